@@ -1,0 +1,222 @@
+// THE CONTRACT between the models and what computes them. A backend knows tensors and shapes, never models,
+// drafters or requests. Some fifteen coarse operations; the virtual call is noise at this grain.
+//
+// Dimensions: M rows of this pass, N out features, K in features, E model width, F feed-forward width,
+// H query heads, Hkv key/value heads, D head size, T cached positions, V vocabulary, L layers.
+//
+// Memory: every `float*` of an operation is memory of this backend (allocate()), row-major, no padding;
+// inputs and outputs do not overlap unless the operation says so. `TokenId*`, `Pass` and everything
+// named host_* is host memory, read before the call returns.
+//
+// Numerics, promised by the `cpu` and `cuda` backends and trivially by `ref`: the result of a row depends
+// only on that row's inputs and on the cache rows it attends to; never on M, on the other rows,
+// on the thread count or on how the prompt was split into passes. See design notes in README.md here.
+//
+// Threads: a Backend may be used by several threads at once, a Workspace by one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/sampling_rule.h"
+#include "core/cancel.h"
+#include "core/dtype.h"
+#include "core/tensor.h"
+
+namespace specdec {
+
+// Memory of a backend. RAII.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;
+  virtual std::size_t bytes() const = 0;
+  float* f32() { return static_cast<float*>(data()); }
+};
+
+// A weight matrix [N, K] in the backend's own layout, made once at load, immutable.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  virtual DType dtype() const = 0;
+  virtual std::size_t rows() const = 0;   // N
+  virtual std::size_t cols() const = 0;   // K
+  virtual std::size_t bytes() const = 0;  // memory it holds beyond the mapped file
+};
+
+// Scratch memory of one session's passes and, on a device, the stream they run on: operations given
+// the same Workspace take effect in order.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+  virtual std::size_t bytes() const = 0;
+};
+
+// The contiguous key/value cache of one sequence: keys and values each [L, Hkv, capacity, D].
+struct KvCacheView {
+  DType dtype = DType::kF16;  // kF32 or kF16
+  std::int32_t layers = 0, kv_heads = 0, head_dim = 0;
+  std::int32_t capacity = 0;   // positions
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+
+  std::size_t element_bytes() const { return dtype_info(dtype).block_bytes; }
+  // Byte offset of [layer, head, 0, 0].
+  std::size_t head_offset(std::int32_t layer, std::int32_t head) const {
+    return (static_cast<std::size_t>(layer) * static_cast<std::size_t>(kv_heads) +
+            static_cast<std::size_t>(head)) *
+           static_cast<std::size_t>(capacity) * static_cast<std::size_t>(head_dim) *
+           element_bytes();
+  }
+};
+
+// One sequence's rows in a pass. Row i of the segment is stored at cache row base + i; it attends
+// to the cached rows [0, base), to its ancestors within the segment, and to itself. parents[i] is
+// the segment row before it, or -1 for the cached prefix; parents[i] < i. A chain has parents[i] = i - 1.
+struct Segment {
+  KvCacheView cache;
+  std::int32_t base = 0;       // T: cached positions before this pass
+  std::int32_t first_row = 0;  // of the pass's M rows
+  std::int32_t rows = 0;
+  const std::int32_t* parents = nullptr;  // [rows]
+  bool is_chain = true;
+};
+
+// Everything of a pass that its operations share; built once per pass by the model.
+struct Pass {
+  std::int32_t rows = 0;                       // M
+  const TokenId* tokens = nullptr;             // [M]
+  const std::int32_t* positions = nullptr;     // [M]: base + depth in the tree
+  const float* rope_cos_sin = nullptr;         // [M, rope_dims / 2, 2], see RopeLayout; backend memory
+  const Segment* segments = nullptr;           // [segment_count]
+  std::int32_t segment_count = 0;
+};
+
+// Which elements of a head rotate together.
+enum class RopeLayout : std::uint8_t {
+  kInterleaved,  // (2i, 2i + 1): what GGUF `llama` files hold
+  kHalves,       // (i, i + rope_dims / 2)
+};
+
+struct AttentionShape {
+  std::int32_t heads = 0, kv_heads = 0, head_dim = 0;  // H, Hkv, D; H is a multiple of Hkv
+  std::int32_t rope_dims = 0;                          // leading elements of a head that rotate
+  RopeLayout rope_layout = RopeLayout::kInterleaved;
+  float scale = 0.0f;  // of the scores, usually 1 / sqrt(D)
+};
+
+enum class Activation : std::uint8_t { kSilu };
+
+struct QkvWeights {
+  const Weight* q = nullptr;  // [H * D, E]
+  const Weight* k = nullptr;  // [Hkv * D, E]
+  const Weight* v = nullptr;  // [Hkv * D, E]
+};
+
+struct MlpWeights {
+  const Weight* gate = nullptr;  // [F, E]
+  const Weight* up = nullptr;    // [F, E]
+  const Weight* down = nullptr;  // [E, F]
+  Activation activation = Activation::kSilu;
+};
+
+// --- Verify: drafted tokens against the target's logits -------------------------------------------
+
+enum class AcceptRule : std::uint8_t { kCoupled, kRejection };
+
+// The randomness and filters of a request, as the verify operation needs them.
+struct DrawParams {
+  FilterParams filter;
+  AcceptRule rule = AcceptRule::kCoupled;  // irrelevant at temperature 0
+  std::uint64_t seed = 0;
+  std::int32_t vocab = 0;  // tokens that may be drawn: ids [0, vocab); logits rows may be longer
+};
+
+// A row i of logits [m + 1, row_stride] scores the token after node i - 1 (row 0: after the pending token).
+// Node i was drafted for the position `position` + depth(i), depth of a root being 0.
+struct VerifyInput {
+  const float* logits = nullptr;             // [m + 1, row_stride], backend memory
+  std::int64_t row_stride = 0;
+  std::int32_t nodes = 0;                    // m
+  const TokenId* tokens = nullptr;           // [m]
+  const std::int32_t* parents = nullptr;     // [m], -1 = pending
+  const std::int32_t* prob_rows = nullptr;   // [m], -1 = deterministic; else a row of draft_dists
+  const DistributionView* draft_dists = nullptr;  // weights [vocab], backend memory
+  const std::uint32_t* mask_bits = nullptr;  // [m + 1, ceil(vocab / 32)] host, bit set = allowed; or null
+  std::uint64_t position = 0;                // index in the text of the token after the pending one
+  DrawParams draw;
+};
+
+struct Verdict {
+  std::vector<std::int32_t> path;  // accepted nodes, root first
+  TokenId next = 0;                // the recovered token, or the bonus token after full acceptance
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;  // "cpu", "ref"
+  virtual std::int32_t threads() const = 0;
+
+  // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the mapping.
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) const = 0;
+  virtual std::unique_ptr<Weight> load_weight(const TensorView& source) const = 0;  // [N, K]
+  virtual std::unique_ptr<Workspace> make_workspace() const = 0;
+  virtual void upload(void* destination, const void* host_source, std::size_t bytes) const = 0;
+  virtual void download(Workspace& workspace, void* host_destination, const void* source,
+                        std::size_t bytes) const = 0;  // waits for the stream
+
+  // out[i, :] = row tokens[i] of table [V, E], dequantised. out [M, E]
+  virtual void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const = 0;
+
+  // out[i, k] = x[i, k] / sqrt(mean_k(x[i, k]^2) + eps) * gain[k]. x, out [M, K], may be the same
+  virtual void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                        const float* gain, float eps, float* out) const = 0;
+
+  // out = x W^T. x [M, K], W [N, K], out [M, N]
+  virtual void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
+                      float* out) const = 0;
+
+  // q, k, v = x W^T; q and k rotated; k and v written to the cache. x [M, E], q_out [M, H, D]
+  virtual void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
+                              const QkvWeights& weights, const AttentionShape& shape,
+                              float* q_out) const = 0;
+
+  // Softmax attention of each row over its cached prefix, ancestors and itself (all in the cache by now), in
+  // chunks of logical positions from 0. q, out [M, H, D]
+  virtual void attention(Workspace& ws, const Pass& pass, std::int32_t layer, const float* q,
+                         const AttentionShape& shape, float* out) const = 0;
+
+  // out = (activation(x gate^T) * (x up^T)) down^T. x, out [M, E]
+  virtual void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
+                         float* out) const = 0;
+
+  // x += y. [count]
+  virtual void add(Workspace& ws, std::int64_t count, float* x, const float* y) const = 0;
+
+  // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending. [count] host
+  virtual void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
+                         const std::int32_t* rows, std::int32_t count) const = 0;
+
+  // The filtered distribution of one row of logits [>= vocab]: writes weight_out [vocab], returns the
+  // total mass. mask_bits [ceil(vocab / 32)] host, or null. At temperature 0: weight 1 for the argmax.
+  virtual std::uint64_t distribution(Workspace& ws, const float* logits, std::int32_t vocab,
+                                     const FilterParams& filter, const std::uint32_t* mask_bits,
+                                     float* weight_out) const = 0;
+
+  // A token drawn from `dist` by race_draw (sampling_rule.h).
+  virtual TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
+                       std::uint64_t seed, std::uint64_t position, RngPurpose purpose) const = 0;
+
+  // The fused verify-and-accept step; see verify.h for the walk that host backends share.
+  virtual Verdict verify(Workspace& ws, const VerifyInput& input) const = 0;
+};
+
+// Makes a backend. name: "cpu" or "ref"; threads <= 0: one per physical core.
+// Throws BackendUnavailableError for a name that this build does not have.
+std::shared_ptr<const Backend> make_backend(const std::string& name, std::int32_t threads);
+
+}  // namespace specdec

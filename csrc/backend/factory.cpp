@@ -1,0 +1,19 @@
+// The only place that knows which backends exist.
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
+#include "core/error.h"
+
+namespace specdec {
+
+std::shared_ptr<const Backend> make_backend(const std::string& name, std::int32_t threads) {
+  if (name == "cpu") return std::make_shared<CpuBackend>(threads);
+  if (name == "ref") return std::make_shared<RefBackend>();
+  throw BackendUnavailableError(
+      str("backend '", name, "' is not part of this build; choose 'cpu' or 'ref'"));
+}
+
+}  // namespace specdec

@@ -1,0 +1,179 @@
+// Everything that touches the key/value cache.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "backend/ref/ref_backend.h"
+#include "backend/ref/ref_weight.h"
+#include "core/error.h"
+#include "core/half.h"
+#include "core/math.h"
+
+namespace specdec {
+namespace {
+
+// Rows [H, ...] of the cache as floats, whatever they are stored as.
+std::size_t row_offset(const KvCacheView& cache, std::int32_t layer, std::int32_t head,
+                       std::int32_t row) {
+  SPECDEC_CHECK(row >= 0 && row < cache.capacity, "cache row ", row, " of ", cache.capacity);
+  return cache.head_offset(layer, head) + static_cast<std::size_t>(row) *
+                                              static_cast<std::size_t>(cache.head_dim) *
+                                              cache.element_bytes();
+}
+
+float load_element(const KvCacheView& cache, const std::byte* row, std::size_t d) {
+  if (cache.dtype == DType::kF32) return reinterpret_cast<const float*>(row)[d];
+  return half_to_float(reinterpret_cast<const std::uint16_t*>(row)[d]);
+}
+
+void store_element(const KvCacheView& cache, std::byte* row, std::size_t d, float value) {
+  if (cache.dtype == DType::kF32) {
+    reinterpret_cast<float*>(row)[d] = value;
+  } else {
+    reinterpret_cast<std::uint16_t*>(row)[d] = float_to_half(value);
+  }
+}
+
+void check_cache(const KvCacheView& cache, const AttentionShape& shape, std::int32_t layer) {
+  SPECDEC_CHECK(cache.dtype == DType::kF32 || cache.dtype == DType::kF16, "a cache of ",
+                dtype_info(cache.dtype).name);
+  SPECDEC_CHECK(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim,
+                "a cache of ", cache.kv_heads, " heads of ", cache.head_dim, " for ",
+                shape.kv_heads, " of ", shape.head_dim);
+  SPECDEC_CHECK(layer >= 0 && layer < cache.layers, "layer ", layer, " of ", cache.layers);
+}
+
+// Rotates one head in place: (a, b) -> (a cos - b sin, a sin + b cos) for each pair.
+// head [D], cos_sin [rope_dims / 2, 2]
+void rotate(double* head, const AttentionShape& shape, const float* cos_sin) {
+  const std::int32_t pairs = shape.rope_dims / 2;
+  for (std::int32_t i = 0; i < pairs; ++i) {
+    const bool interleaved = shape.rope_layout == RopeLayout::kInterleaved;
+    double& first = head[interleaved ? 2 * i : i];
+    double& second = head[interleaved ? 2 * i + 1 : i + pairs];
+    const double cos = cos_sin[2 * i], sin = cos_sin[2 * i + 1];
+    const double a = first, b = second;
+    first = a * cos - b * sin;
+    second = a * sin + b * cos;
+  }
+}
+
+// The cache rows that segment row i attends to, in logical order: the prefix, its ancestors by
+// depth, itself.
+std::vector<std::int32_t> visible_rows(const Segment& segment, std::int32_t i) {
+  std::vector<std::int32_t> rows;
+  for (std::int32_t row = i; row >= 0;) {
+    rows.push_back(segment.base + row);
+    const std::int32_t parent = segment.is_chain ? row - 1 : segment.parents[row];
+    SPECDEC_CHECK(parent < row, "parent ", parent, " of segment row ", row);
+    row = parent;
+  }
+  for (std::int32_t row = segment.base - 1; row >= 0; --row) rows.push_back(row);
+  std::reverse(rows.begin(), rows.end());
+  return rows;
+}
+
+// Softmax attention of one query head over `rows` of the cache. q, out [D]
+void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
+            const std::vector<std::int32_t>& rows, float scale, const float* q, float* out) {
+  const auto dim = static_cast<std::size_t>(cache.head_dim);
+  std::vector<double> scores;
+  for (const std::int32_t row : rows) {
+    const std::byte* key = cache.keys + row_offset(cache, layer, kv_head, row);
+    double dot = 0.0;
+    for (std::size_t d = 0; d < dim; ++d) {
+      dot += static_cast<double>(q[d]) * static_cast<double>(load_element(cache, key, d));
+    }
+    scores.push_back(dot * static_cast<double>(scale));
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  std::vector<double> sum(dim, 0.0);
+  double total = 0.0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double weight = exp_f64(scores[i] - max);
+    const std::byte* value = cache.values + row_offset(cache, layer, kv_head, rows[i]);
+    total += weight;
+    for (std::size_t d = 0; d < dim; ++d) {
+      sum[d] += weight * static_cast<double>(load_element(cache, value, d));
+    }
+  }
+  for (std::size_t d = 0; d < dim; ++d) out[d] = static_cast<float>(sum[d] / total);
+}
+
+}  // namespace
+
+void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer, const float* x,
+                                const QkvWeights& weights, const AttentionShape& shape,
+                                float* q_out) const {
+  const auto m = static_cast<std::size_t>(pass.rows), dim = static_cast<std::size_t>(shape.head_dim);
+  std::vector<double> q = ref_product(m, x, *weights.q);        // [M, H, D]
+  std::vector<double> k = ref_product(m, x, *weights.k);        // [M, Hkv, D]
+  const std::vector<double> v = ref_product(m, x, *weights.v);  // [M, Hkv, D]
+  const auto heads = static_cast<std::size_t>(shape.heads);
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  SPECDEC_CHECK(q.size() == m * heads * dim && k.size() == m * kv_heads * dim,
+                "q and k weights of ", weights.q->rows(), " and ", weights.k->rows(), " rows");
+  for (std::size_t i = 0; i < m; ++i) {
+    const float* cos_sin = pass.rope_cos_sin + i * static_cast<std::size_t>(shape.rope_dims);
+    for (std::size_t h = 0; h < heads; ++h) rotate(&q[(i * heads + h) * dim], shape, cos_sin);
+    for (std::size_t h = 0; h < kv_heads; ++h) rotate(&k[(i * kv_heads + h) * dim], shape, cos_sin);
+  }
+  for (std::size_t i = 0; i < q.size(); ++i) q_out[i] = static_cast<float>(q[i]);
+
+  for (std::int32_t s = 0; s < pass.segment_count; ++s) {
+    const Segment& segment = pass.segments[s];
+    const KvCacheView& cache = segment.cache;
+    check_cache(cache, shape, layer);
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
+        const std::size_t offset = row_offset(cache, layer, h, segment.base + i);
+        const std::size_t from = (static_cast<std::size_t>(segment.first_row + i) * kv_heads +
+                                  static_cast<std::size_t>(h)) * dim;
+        for (std::size_t d = 0; d < dim; ++d) {
+          store_element(cache, cache.keys + offset, d, static_cast<float>(k[from + d]));
+          store_element(cache, cache.values + offset, d, static_cast<float>(v[from + d]));
+        }
+      }
+    }
+  }
+}
+
+void RefBackend::attention(Workspace&, const Pass& pass, std::int32_t layer, const float* q,
+                           const AttentionShape& shape, float* out) const {
+  const std::int32_t group = shape.heads / shape.kv_heads;
+  for (std::int32_t s = 0; s < pass.segment_count; ++s) {
+    const Segment& segment = pass.segments[s];
+    check_cache(segment.cache, shape, layer);
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      const std::vector<std::int32_t> rows = visible_rows(segment, i);
+      for (std::int32_t h = 0; h < shape.heads; ++h) {
+        const std::size_t at = (static_cast<std::size_t>(segment.first_row + i) *
+                                    static_cast<std::size_t>(shape.heads) +
+                                static_cast<std::size_t>(h)) *
+                               static_cast<std::size_t>(shape.head_dim);
+        attend(segment.cache, layer, h / group, rows, shape.scale, q + at, out + at);
+      }
+    }
+  }
+}
+
+void RefBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t base,
+                           const std::int32_t* rows, std::int32_t count) const {
+  const std::size_t bytes = static_cast<std::size_t>(cache.head_dim) * cache.element_bytes();
+  for (std::int32_t i = 0; i < count; ++i) {
+    // Ascending rows never overwrite a row that is still to be read.
+    SPECDEC_CHECK(rows[i] >= i && (i == 0 || rows[i] > rows[i - 1]), "keep_rows: row ", rows[i],
+                  " at place ", i, " is not ascending");
+    if (rows[i] == i) continue;
+    for (std::int32_t layer = 0; layer < cache.layers; ++layer) {
+      for (std::int32_t head = 0; head < cache.kv_heads; ++head) {
+        const std::size_t to = row_offset(cache, layer, head, base + i);
+        const std::size_t from = row_offset(cache, layer, head, base + rows[i]);
+        std::memcpy(cache.keys + to, cache.keys + from, bytes);
+        std::memcpy(cache.values + to, cache.values + from, bytes);
+      }
+    }
+  }
+}
+
+}  // namespace specdec

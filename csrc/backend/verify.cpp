@@ -1,0 +1,232 @@
+#include "backend/verify.h"
+
+#include <limits>
+#include <vector>
+
+#include "backend/accept_rule.h"
+#include "core/error.h"
+#include "core/rng.h"
+
+namespace specdec {
+namespace {
+
+// What is left of the target distribution at one node after the siblings rejected so far. Until
+// the first rejection the shares are the target's masses and nothing is copied.
+class RemainingTarget {
+ public:
+  // target.weight [vocab] must outlive this object.
+  RemainingTarget(const DistributionView& target, std::int32_t vocab)
+      : target_(target), vocab_(vocab), left_(target.total) {}
+
+  // Does a token stand that was drafted with probability draft_prob?
+  bool stands(TokenId token, double draft_prob, double coin) const {
+    return accepts(coin, share(token), left_, draft_prob);
+  }
+
+  // A rejected deterministic token: max(0, share - one-hot) only clears its own share.
+  void remove_token(TokenId token) {
+    if (!in_vocab(token)) return;
+    copy_shares();
+    left_ -= shares_[static_cast<std::size_t>(token)];
+    shares_[static_cast<std::size_t>(token)] = 0;
+  }
+
+  // A rejected token drawn from `draft`, weight [vocab]: both sides as 62-bit probabilities, the
+  // left one renormalised (arXiv 2305.09781), so equal distributions leave exactly nothing.
+  void subtract(const DistributionView& draft) {
+    if (left_ == 0) return;
+    copy_shares();
+    const std::uint64_t left_before = left_;
+    left_ = 0;
+    for (TokenId id = 0; id < vocab_; ++id) {
+      std::uint64_t& share = shares_[static_cast<std::size_t>(id)];
+      share = residual_mass(fixed_probability(share, left_before),
+                            fixed_probability(weight_to_mass(draft.weight[id]), draft.total));
+      left_ += share;
+    }
+  }
+
+  // The recovered token, by running mass over ascending ids. Nothing is left only where rounding
+  // rejected what the exact rule accepts (draft equal to target): then from the target itself.
+  TokenId draw(std::uint64_t bits) const {
+    const bool exhausted = left_ == 0;
+    const std::uint64_t threshold = draw_threshold(bits, exhausted ? target_.total : left_);
+    std::uint64_t running = 0;
+    for (TokenId id = 0; id < vocab_; ++id) {
+      running += exhausted ? weight_to_mass(target_.weight[id]) : share(id);
+      if (running > threshold) return id;
+    }
+    throw InternalError("the masses of a distribution do not add up to its total");
+  }
+
+ private:
+  bool in_vocab(TokenId token) const { return token >= 0 && token < vocab_; }
+
+  // 0 for a token outside the vocabulary, so it never stands.
+  std::uint64_t share(TokenId token) const {
+    if (!in_vocab(token)) return 0;
+    if (shares_.empty()) return weight_to_mass(target_.weight[token]);
+    return shares_[static_cast<std::size_t>(token)];
+  }
+
+  void copy_shares() {
+    if (!shares_.empty()) return;
+    shares_.reserve(static_cast<std::size_t>(vocab_));
+    for (TokenId id = 0; id < vocab_; ++id) {
+      shares_.push_back(weight_to_mass(target_.weight[id]));
+    }
+  }
+
+  DistributionView target_;
+  std::int32_t vocab_;
+  std::uint64_t left_;                 // sum of the shares
+  std::vector<std::uint64_t> shares_;  // [vocab], or empty: still the target's masses
+};
+
+// One walk. `node` -1 is the pending token; the token after `node` is scored by logits row node + 1.
+class Walk {
+ public:
+  Walk(const Backend& backend, Workspace& workspace, const VerifyInput& input)
+      : backend_(backend), workspace_(workspace), input_(input) {
+    check_input();
+  }
+
+  Verdict run() {
+    Verdict verdict;
+    for (std::int32_t node = -1;;) {
+      const Step step = take_step(node, input_.position + verdict.path.size());
+      if (step.child < 0) {
+        verdict.next = step.next;
+        return verdict;
+      }
+      verdict.path.push_back(step.child);
+      node = step.child;
+    }
+  }
+
+ private:
+  // The child that stands, or -1 and the token that ends the walk.
+  struct Step {
+    std::int32_t child = -1;
+    TokenId next = 0;
+  };
+
+  // `position`: index in the text of the token that this step decides.
+  Step take_step(std::int32_t node, std::uint64_t position) {
+    if (input_.draw.filter.greedy()) {
+      return follow(node, argmax_token(logits(node), vocab(), mask(node)));
+    }
+    const DistributionView target = target_distribution(node);
+    if (input_.draw.rule == AcceptRule::kRejection) return step_rejection(node, target, position);
+    return follow(node, draw_target(target, position));
+  }
+
+  // Greedy and coupled: the target has chosen `token`; a child that guessed it stands.
+  Step follow(std::int32_t node, TokenId token) const {
+    for (std::int32_t i = node + 1; i < input_.nodes; ++i) {
+      if (input_.parents[i] == node && input_.tokens[i] == token) return {i, token};
+    }
+    return {-1, token};
+  }
+
+  // Children in index order, each with its own coin, against what its elder siblings left.
+  Step step_rejection(std::int32_t node, const DistributionView& target, std::uint64_t position) {
+    RemainingTarget remaining(target, vocab());
+    std::uint32_t sibling = 0;
+    for (std::int32_t i = node + 1; i < input_.nodes; ++i) {
+      if (input_.parents[i] != node) continue;
+      const double coin = u64_to_unit(
+          random_u64({input_.draw.seed, position, RngPurpose::kAccept, sibling++}));
+      const TokenId token = input_.tokens[i];
+      const DistributionView* draft = draft_distribution(i);
+      const double draft_prob = draft == nullptr ? 1.0 : draft_probability(*draft, token);
+      if (remaining.stands(token, draft_prob, coin)) return {i, token};
+      if (draft == nullptr) {
+        remaining.remove_token(token);
+      } else {
+        remaining.subtract(*draft);
+      }
+    }
+    if (sibling == 0) return {-1, draw_target(target, position)};  // a leaf: the bonus token
+    const std::uint64_t bits =
+        random_u64({input_.draw.seed, position, RngPurpose::kTargetDraw, 0});
+    return {-1, remaining.draw(bits)};
+  }
+
+  std::int32_t vocab() const { return input_.draw.vocab; }
+
+  const float* logits(std::int32_t node) const {
+    return input_.logits + (node + 1) * input_.row_stride;
+  }
+
+  const std::uint32_t* mask(std::int32_t node) const {
+    if (input_.mask_bits == nullptr) return nullptr;
+    return input_.mask_bits + (node + 1) * ((static_cast<std::ptrdiff_t>(vocab()) + 31) / 32);
+  }
+
+  DistributionView target_distribution(std::int32_t node) {
+    weight_.resize(static_cast<std::size_t>(vocab()));
+    const std::uint64_t total = backend_.distribution(workspace_, logits(node), vocab(),
+                                                      input_.draw.filter, mask(node),
+                                                      weight_.data());
+    return {weight_.data(), total};
+  }
+
+  TokenId draw_target(const DistributionView& target, std::uint64_t position) {
+    return backend_.draw(workspace_, target, vocab(), input_.draw.seed, position,
+                         RngPurpose::kTargetDraw);
+  }
+
+  // Null for a deterministic node. A row without mass cannot have been drawn from: deterministic.
+  const DistributionView* draft_distribution(std::int32_t node) const {
+    const std::int32_t row = input_.prob_rows == nullptr ? -1 : input_.prob_rows[node];
+    if (row < 0 || input_.draft_dists[row].total == 0) return nullptr;
+    return &input_.draft_dists[row];
+  }
+
+  double draft_probability(const DistributionView& draft, TokenId token) const {
+    return token >= 0 && token < vocab() ? probability(draft, token) : 1.0;
+  }
+
+  // What would read outside of the arrays. Tokens need no check: strange ones never stand.
+  void check_input() const {
+    SPECDEC_CHECK(vocab() > 0 && vocab() <= input_.row_stride, "vocabulary of ", vocab(),
+                  " in logits rows of ", input_.row_stride);
+    for (std::int32_t i = 0; i < input_.nodes; ++i) {
+      SPECDEC_CHECK(input_.parents[i] >= -1 && input_.parents[i] < i, "node ", i, " has parent ",
+                    input_.parents[i]);
+      const std::int32_t row = input_.prob_rows == nullptr ? -1 : input_.prob_rows[i];
+      SPECDEC_CHECK(row >= -1 && (row < 0 || input_.draft_dists != nullptr), "node ", i,
+                    " has draft distribution ", row, " of none");
+    }
+  }
+
+  const Backend& backend_;
+  Workspace& workspace_;
+  const VerifyInput& input_;
+  std::vector<float> weight_;  // [vocab], the target distribution of the current node
+};
+
+}  // namespace
+
+TokenId argmax_token(const float* logits, std::int32_t vocab, const std::uint32_t* mask_bits) {
+  TokenId best = -1;
+  float best_logit = -std::numeric_limits<float>::infinity();
+  for (TokenId id = 0; id < vocab; ++id) {
+    if (logits[id] > best_logit && is_allowed(mask_bits, id)) {
+      best_logit = logits[id];
+      best = id;
+    }
+  }
+  if (best >= 0) return best;
+  for (TokenId id = 0; id < vocab; ++id) {
+    if (is_allowed(mask_bits, id)) return id;
+  }
+  return 0;
+}
+
+Verdict verify_on_host(const Backend& backend, Workspace& workspace, const VerifyInput& input) {
+  return Walk(backend, workspace, input).run();
+}
+
+}  // namespace specdec

@@ -1,0 +1,8 @@
+// SPECDEC_HD marks functions that are compiled for the host and, under nvcc, for the device as well.
+#pragma once
+
+#if defined(__CUDACC__)
+#define SPECDEC_HD __host__ __device__
+#else
+#define SPECDEC_HD
+#endif

@@ -1,0 +1,29 @@
+// A view of a tensor in host memory as it lies in a file: no ownership.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace specdec {
+
+struct TensorView {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::size_t> shape;    // outermost first, as NumPy: a matrix is [N out, K in]
+  const std::byte* data = nullptr;   // `bytes` bytes, rows contiguous; alignment is not promised
+  std::size_t bytes = 0;
+
+  // [N, K] of a matrix; a vector [K] counts as one row.
+  std::size_t rows() const {
+    std::size_t n = 1;
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) n *= shape[i];
+    return n;
+  }
+  std::size_t cols() const { return shape.empty() ? 1 : shape.back(); }
+};
+
+}  // namespace specdec

@@ -1,0 +1,243 @@
+#include "core/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+
+#if defined(__linux__)
+#include <sched.h>
+
+#include <fstream>
+#include <set>
+#include <string>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(_WIN32)
+#define NOMINMAX
+#include <windows.h>
+#endif
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace specdec {
+
+namespace {
+
+// Longer than the serial stretch between two regions of a pass, short against the time between passes.
+constexpr auto kSpinTime = std::chrono::microseconds(100);
+// On a busy machine another thread may need this core to let us go on: give it away after this long.
+constexpr auto kPoliteAfter = std::chrono::microseconds(30);
+constexpr int kPausesPerClockRead = 32;
+
+inline void cpu_pause() {
+#if defined(__x86_64__) || defined(_M_X64)
+  _mm_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+// Spins until `done()`; gives up after kSpinTime if `may_give_up`. Returns whether it is done.
+template <typename Done>
+bool spin_until(const Done& done, bool may_give_up) {
+  for (int i = 0; i < kPausesPerClockRead; ++i) {
+    if (done()) return true;
+    cpu_pause();
+  }
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    for (int i = 0; i < kPausesPerClockRead; ++i) {
+      if (done()) return true;
+      cpu_pause();
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (may_give_up && waited > kSpinTime) return false;
+    if (waited > kPoliteAfter) std::this_thread::yield();
+  }
+}
+
+// The slot of the task this thread is running, or -1: a nested region must not wait for itself.
+thread_local int current_slot = -1;
+
+}  // namespace
+
+#if defined(__linux__)
+
+int physical_core_count() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  // Hardware threads of one core list the same siblings.
+  std::set<std::string> cores;
+  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    std::string siblings;
+    std::ifstream file(topology + "thread_siblings_list");
+    if (!(file && std::getline(file, siblings))) siblings = "cpu" + std::to_string(cpu);
+    cores.insert(siblings);
+  }
+  return std::max(1, static_cast<int>(cores.size()));
+}
+
+#elif defined(__APPLE__)
+
+int physical_core_count() {
+  int count = 0;
+  std::size_t size = sizeof(count);
+  // The performance cores: the others would be waited for in every region.
+  if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) {
+    return count;
+  }
+  size = sizeof(count);
+  if (sysctlbyname("hw.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+#elif defined(_WIN32)
+
+int physical_core_count() {
+  DWORD bytes = 0;
+  GetLogicalProcessorInformation(nullptr, &bytes);
+  std::vector<SYSTEM_LOGICAL_PROCESSOR_INFORMATION> info(bytes / sizeof(info[0]));
+  DWORD_PTR allowed = 0, system = 0;
+  if (info.empty() || !GetLogicalProcessorInformation(info.data(), &bytes) ||
+      !GetProcessAffinityMask(GetCurrentProcess(), &allowed, &system)) {
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  int count = 0;
+  for (const auto& entry : info) {
+    if (entry.Relationship == RelationProcessorCore && (entry.ProcessorMask & allowed)) ++count;
+  }
+  return std::max(1, count);
+}
+
+#else
+
+int physical_core_count() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+#endif
+
+ThreadPool::ThreadPool(int threads) {
+  const int count = threads > 0 ? threads : physical_core_count();
+  workers_.reserve(static_cast<std::size_t>(count - 1));
+  for (int slot = 1; slot < count; ++slot) {
+    workers_.emplace_back([this, slot] { worker_main(slot); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard<std::mutex> lock(sleep_mutex_);
+    stop_.store(true);
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(std::size_t tasks, Call call, const void* fn) {
+  if (tasks == 0) return;
+  SPECDEC_CHECK(tasks < std::numeric_limits<std::uint32_t>::max() / 2, tasks, " tasks");
+  if (current_slot >= 0) {
+    for (std::size_t task = 0; task < tasks; ++task) call(fn, task, current_slot);
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(run_mutex_);
+  if (workers_.empty() || tasks == 1) {
+    struct Reset {
+      ~Reset() { current_slot = -1; }
+    } reset;
+    current_slot = 0;
+    for (std::size_t task = 0; task < tasks; ++task) call(fn, task, 0);
+    return;
+  }
+  run_region(static_cast<std::uint32_t>(tasks), call, fn);
+}
+
+void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
+  const auto generation = static_cast<std::uint32_t>(ticket_.load() >> 32) + 1;
+  call_.store(call, std::memory_order_relaxed);
+  fn_.store(fn, std::memory_order_relaxed);
+  tasks_.store(tasks, std::memory_order_relaxed);
+  unfinished_.store(tasks, std::memory_order_relaxed);
+  failed_.store(false, std::memory_order_relaxed);
+  ticket_.store(static_cast<std::uint64_t>(generation) << 32);  // seq_cst, pairs with sleepers_
+  if (sleepers_.load() > 0) {
+    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }
+    wake_.notify_all();
+  }
+  work_on(generation, 0);
+  spin_until([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, false);
+  if (failed_.load(std::memory_order_relaxed)) {
+    std::exception_ptr error;
+    {
+      const std::lock_guard<std::mutex> lock(error_mutex_);
+      error = std::exchange(error_, nullptr);
+    }
+    std::rethrow_exception(error);
+  }
+}
+
+// Claims and runs tasks of `generation` until none is left to claim.
+void ThreadPool::work_on(std::uint32_t generation, int slot) {
+  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (static_cast<std::uint32_t>(ticket >> 32) == generation) {
+    const Call call = call_.load(std::memory_order_relaxed);
+    const void* fn = fn_.load(std::memory_order_relaxed);
+    const auto task = static_cast<std::uint32_t>(ticket);
+    if (task >= tasks_.load(std::memory_order_relaxed)) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
+      continue;
+    }
+    run_task(call, fn, task, slot);
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::run_task(Call call, const void* fn, std::uint32_t task, int slot) {
+  if (!failed_.load(std::memory_order_relaxed)) {
+    current_slot = slot;
+    try {
+      call(fn, task, slot);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+      failed_.store(true, std::memory_order_relaxed);
+    }
+    current_slot = -1;
+  }
+  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void ThreadPool::worker_main(int slot) {
+  std::uint32_t seen = 0;
+  while (wait_for_region(seen)) {
+    seen = static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32);
+    work_on(seen, slot);
+  }
+}
+
+// Waits until the generation differs from `seen`; false when the pool is being destroyed.
+bool ThreadPool::wait_for_region(std::uint32_t seen) {
+  const auto ready = [this, seen] {
+    return static_cast<std::uint32_t>(ticket_.load() >> 32) != seen || stop_.load();
+  };
+  if (!spin_until(ready, true)) {
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    sleepers_.fetch_add(1);  // seq_cst: either we see the new ticket or the caller sees us
+    wake_.wait(lock, ready);
+    sleepers_.fetch_sub(1);
+  }
+  return !stop_.load();
+}
+
+}  // namespace specdec

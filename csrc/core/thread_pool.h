@@ -1,0 +1,76 @@
+// A small pool for many short parallel regions (a token is some 200 of them). Workers spin briefly after
+// a region, because the next one usually follows within microseconds, then sleep. Tasks are claimed
+// one by one from an atomic counter, and a region ends when its tasks are done, not when every worker
+// has woken up: a worker that the system has put aside on a busy machine costs one task, not a half.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace specdec {
+
+// Physical cores that this process may run on (its affinity mask counts); at least 1.
+int physical_core_count();
+
+class ThreadPool {
+ public:
+  // `threads` counts the calling thread: a pool of 1 has no workers. threads <= 0: physical_core_count().
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls fn(task, slot) for every task in [0, tasks), in any order, on any thread; returns when all are done.
+  // slot in [0, threads()) is the thread's number: no two running tasks share one. The first exception
+  // is rethrown here (tasks not yet started are then skipped). May be called by several threads: they
+  // take turns. A call from inside a task runs serially.
+  template <typename Fn>
+  void parallel_for(std::size_t tasks, const Fn& fn) {
+    run(tasks, &call<Fn>, &fn);
+  }
+
+ private:
+  using Call = void (*)(const void* fn, std::size_t task, int slot);
+
+  template <typename Fn>
+  static void call(const void* fn, std::size_t task, int slot) {
+    (*static_cast<const Fn*>(fn))(task, slot);
+  }
+
+  void run(std::size_t tasks, Call call, const void* fn);
+  void run_region(std::uint32_t tasks, Call call, const void* fn);
+  void work_on(std::uint32_t generation, int slot);
+  void run_task(Call call, const void* fn, std::uint32_t task, int slot);
+  void worker_main(int slot);
+  bool wait_for_region(std::uint32_t seen);
+
+  // The region in progress. `ticket_` is generation << 32 | next task; a task is claimed by advancing it.
+  // The other fields change only while no task of the current generation is left, so a successful claim
+  // proves that the values read before it belong to the claimed generation.
+  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  std::atomic<Call> call_{nullptr};
+  std::atomic<const void*> fn_{nullptr};
+  std::atomic<std::uint32_t> tasks_{0};
+  alignas(64) std::atomic<std::uint32_t> unfinished_{0};
+  std::atomic<bool> failed_{false};
+
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex sleep_mutex_;
+  std::condition_variable wake_;
+
+  std::mutex run_mutex_;  // one region at a time
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace specdec

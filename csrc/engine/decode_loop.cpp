@@ -1,0 +1,190 @@
+#include "engine/decode_loop.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace specdec {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+DecodeLoop::DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> drafters,
+                       std::span<const TokenId> prompt, RequestParams params,
+                       const CancelFlag& cancel)
+    : session_(session),
+      drafters_(std::move(drafters)),
+      params_(std::move(params)),
+      cancel_(cancel) {
+  stats_.reused_tokens = session_.begin(prompt);
+  prompt_size_ = session_.size();
+  stats_.prompt_tokens = prompt_size_;
+  params_.draw.vocab = session_.model().config().vocab;
+  size_limit_ = session_.n_ctx();
+  limit_reason_ = FinishReason::kContext;
+  if (params_.max_tokens >= 0 && params_.max_tokens <= size_limit_ - prompt_size_) {
+    size_limit_ = prompt_size_ + params_.max_tokens;
+    limit_reason_ = FinishReason::kLength;
+  }
+  if (size_limit_ == prompt_size_) finish_ = limit_reason_;
+}
+
+StepResult DecodeLoop::finished(FinishReason reason) {
+  finish_ = reason;
+  StepResult result;
+  result.finish = reason;
+  return result;
+}
+
+StepResult DecodeLoop::step() {
+  if (finish_ != FinishReason::kNone) return finished(finish_);
+  session_.rollback();
+  if (cancel_.is_set()) return finished(FinishReason::kCancelled);
+  const bool prefilled = session_.unfilled().empty() && prepared_drafters_ == drafters_.size();
+  return prefilled ? round() : prefill_step();
+}
+
+StepResult DecodeLoop::prefill_step() {
+  const Clock::time_point start = Clock::now();
+  if (!session_.unfilled().empty()) {
+    session_.prefill(params_.prefill_chunk, &cancel_);
+  } else {
+    if (drafters_[prepared_drafters_]->prepare(draft_context())) ++prepared_drafters_;
+    stats_.draft_prompt_ms += ms_since(start);
+  }
+  stats_.prompt_ms += ms_since(start);
+  if (cancel_.is_set()) return finished(FinishReason::kCancelled);
+  StepResult result;
+  result.prefill_progress =
+      1.0 - static_cast<double>(session_.unfilled().size()) / static_cast<double>(prompt_size_);
+  return result;
+}
+
+DraftContext DecodeLoop::draft_context() const {
+  return DraftContext{session_.tokens(), params_.draw, &cancel_};
+}
+
+// Asks the drafters in order. Drafts past the limit of the text are not asked for.
+Proposal DecodeLoop::propose() {
+  const std::int32_t room = size_limit_ - session_.size();
+  for (const std::shared_ptr<Drafter>& drafter : drafters_) {
+    const std::int32_t budget = std::min(room, drafter->max_draft());
+    if (budget <= 0) continue;
+    Proposal proposal = drafter->propose(draft_context(), budget);
+    if (!proposal.empty()) return proposal;
+  }
+  return Proposal{};
+}
+
+Verdict DecodeLoop::verify(const Proposal& proposal) {
+  std::vector<std::uint32_t> mask_bits;
+  const bool masked = params_.mask != nullptr &&
+                      params_.mask->masks(session_.tokens(), proposal, params_.draw.vocab, mask_bits);
+  VerifyInput input;
+  input.logits = session_.state().logits(0);
+  input.row_stride = session_.model().config().vocab_rows;
+  input.nodes = proposal.size();
+  input.tokens = proposal.tokens.data();
+  input.parents = proposal.parents.data();
+  input.prob_rows = proposal.prob_rows.data();
+  input.draft_dists = proposal.dists.data();
+  input.mask_bits = masked ? mask_bits.data() : nullptr;
+  input.position = static_cast<std::uint64_t>(session_.size());
+  input.draw = params_.draw;
+  return session_.state().backend().verify(session_.state().workspace(), input);
+}
+
+StepResult DecodeLoop::round() {
+  const Clock::time_point start = Clock::now();
+  const Proposal proposal = propose();
+  const double draft_ms = ms_since(start);
+  if (cancel_.is_set()) return finished(FinishReason::kCancelled);
+
+  const Clock::time_point verify_start = Clock::now();
+  if (!session_.run_proposal(proposal, &cancel_)) return finished(FinishReason::kCancelled);
+  const Verdict verdict = verify(proposal);
+  const double verify_ms = ms_since(verify_start);
+
+  const std::int32_t before = session_.size();
+  commit(proposal, verdict);
+  StepResult result = collect_output(before, proposal, verdict);
+  count_round(proposal, verdict);
+
+  const double round_ms = ms_since(start);
+  stats_.draft_ms += draft_ms;
+  stats_.verify_ms += verify_ms;
+  stats_.decode_ms += round_ms;
+  if (stats_.rounds == 1) {
+    stats_.first_round_ms = round_ms;
+    stats_.first_round_tokens = static_cast<std::int64_t>(result.tokens.size());
+  } else if (proposal.empty()) {
+    // The first round is left out: it warms the caches of the machine.
+    stats_.plain_round_ms.push_back(static_cast<float>(verify_ms));
+  }
+  return result;
+}
+
+// Commits the round, cut at the first stop token or at the limit, in the session and the drafters.
+void DecodeLoop::commit(const Proposal& proposal, const Verdict& verdict) {
+  const std::int32_t before = session_.size();
+  session_.accept(proposal, verdict.path, verdict.next);
+  const std::span<const TokenId> tokens = session_.tokens();
+  std::int32_t end = std::min(session_.size(), size_limit_);
+  if (end == size_limit_) finish_ = limit_reason_;
+  for (std::int32_t i = before; i < end; ++i) {
+    const TokenId token = tokens[static_cast<std::size_t>(i)];
+    if (std::ranges::find(params_.stop_tokens, token) == params_.stop_tokens.end()) continue;
+    end = i + 1;
+    finish_ = FinishReason::kStop;
+    break;
+  }
+  session_.cut(end);
+  for (const auto& drafter : drafters_) drafter->commit(session_.tokens());
+}
+
+StepResult DecodeLoop::collect_output(std::int32_t before, const Proposal& proposal,
+                                      const Verdict& verdict) {
+  StepResult result;
+  const auto added = session_.tokens().subspan(static_cast<std::size_t>(before));
+  result.tokens.assign(added.begin(), added.end());
+  result.drafted = static_cast<std::int32_t>(std::min(added.size(), verdict.path.size()));
+  result.source = proposal.source;
+  result.prefill_progress = 1.0;
+  result.finish = finish_;
+  stats_.generated += static_cast<std::int64_t>(added.size());
+  return result;
+}
+
+void DecodeLoop::count_round(const Proposal& proposal, const Verdict& verdict) {
+  ++stats_.rounds;
+  stats_.drafted += proposal.size();
+  stats_.accepted += static_cast<std::int64_t>(verdict.path.size());
+  ++stats_.draft_lengths[static_cast<std::size_t>(proposal.size())];
+  std::vector<std::size_t> depth(static_cast<std::size_t>(proposal.size()), 0);
+  for (std::size_t i = 0; i < depth.size(); ++i) {
+    const std::int32_t parent = proposal.parents[i];
+    depth[i] = parent < 0 ? 0 : depth[static_cast<std::size_t>(parent)] + 1;
+    ++stats_.drafted_at[depth[i]];
+  }
+  for (std::size_t i = 0; i < verdict.path.size(); ++i) ++stats_.accepted_at[i];
+}
+
+void DecodeLoop::cut_output(std::int32_t count, FinishReason reason) {
+  const std::int32_t size = prompt_size_ + count;
+  if (count < 0 || size > session_.size()) {
+    throw InvalidArgument(str("cannot keep ", count, " of ", session_.size() - prompt_size_,
+                              " generated tokens"));
+  }
+  session_.cut(size);
+  for (const auto& drafter : drafters_) drafter->commit(session_.tokens());
+  finish_ = reason;
+}
+
+}  // namespace specdec

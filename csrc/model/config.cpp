@@ -1,0 +1,181 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/printable.h"
+#include "model/vocabulary.h"
+
+namespace specdec {
+namespace {
+
+// Bounds of what can sensibly be computed: they keep every product of dimensions far below 2^63.
+constexpr std::uint64_t kMaxDim = 1u << 20;
+constexpr std::uint64_t kMaxContext = 1u << 24;
+
+// Reads one architecture's keys: "block_count" -> "llama.block_count".
+class KeyReader {
+ public:
+  explicit KeyReader(const GgufFile& file)
+      : metadata_(file.metadata()),
+        architecture_(metadata_.get_string("general.architecture")) {}
+
+  const std::string& architecture() const { return architecture_; }
+  std::string key(const std::string& name) const { return architecture_ + "." + name; }
+
+  // A dimension: at least 1.
+  std::int32_t dim(const std::string& name) const {
+    return positive(name, metadata_.get_uint(key(name), kMaxDim));
+  }
+  std::int32_t dim_or(const std::string& name, std::int32_t fallback) const {
+    const auto value = metadata_.find_uint(key(name), kMaxDim);
+    return value ? positive(name, *value) : fallback;
+  }
+
+  // A per-layer value that must be the same in all layers.
+  std::int32_t uniform_dim_or(const std::string& name, std::int32_t layers,
+                              std::int32_t fallback) const {
+    const auto values =
+        metadata_.find_uint_or_array(key(name), static_cast<std::size_t>(layers), kMaxDim);
+    if (!values) return fallback;
+    for (const std::uint64_t value : *values) {
+      if (value != values->front()) {
+        throw GgufError(str("key ", key(name), " differs between layers (", values->front(), ", ",
+                            value, "): models with layers of different shapes are not supported"));
+      }
+    }
+    return positive(name, values->front());
+  }
+
+  double number_or(const std::string& name, double fallback, double min, double max) const {
+    const double value = metadata_.find_float(key(name)).value_or(fallback);
+    if (!(value >= min && value <= max)) {
+      throw GgufError(str("key ", key(name), " is ", value, ", outside [", min, ", ", max,
+                          "]: the file is damaged"));
+    }
+    return value;
+  }
+
+  std::string text_or(const std::string& name, const std::string& fallback) const {
+    return std::string(metadata_.find_string(key(name)).value_or(fallback));
+  }
+  const Metadata& metadata() const { return metadata_; }
+
+ private:
+  std::int32_t positive(const std::string& name, std::uint64_t value) const {
+    if (value == 0) throw GgufError(str("key ", key(name), " is 0: the file is damaged"));
+    return static_cast<std::int32_t>(value);
+  }
+
+  const Metadata& metadata_;
+  std::string architecture_;
+};
+
+void read_rope_scaling(const KeyReader& keys, RopeConfig& rope, std::int32_t trained_context) {
+  const std::string type = keys.text_or("rope.scaling.type", "none");
+  if (type == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+  } else if (type == "yarn") {
+    rope.scaling = RopeScaling::kYarn;
+  } else if (type != "none") {
+    throw GgufError(str("key ", keys.key("rope.scaling.type"), " is ", quoted(type),
+                        "; supported: none, linear, yarn"));
+  }
+  // Old files have only rope.scale_linear.
+  const double old_factor = keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6);
+  rope.factor = keys.number_or("rope.scaling.factor", old_factor, 1e-3, 1e6);
+  if (type == "none" && old_factor != 1.0) rope.scaling = RopeScaling::kLinear;
+  rope.attention_factor = keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3);
+  rope.original_context = static_cast<std::int32_t>(
+      keys.metadata()
+          .find_uint(keys.key("rope.scaling.original_context_length"), kMaxContext)
+          .value_or(static_cast<std::uint64_t>(trained_context)));
+  if (rope.original_context == 0) rope.original_context = trained_context;
+  rope.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6);
+  rope.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-3, 1e6);
+}
+
+RopeConfig read_rope(const KeyReader& keys, std::int32_t head_dim, std::int32_t trained_context) {
+  RopeConfig rope;
+  rope.dims = keys.dim_or("rope.dimension_count", head_dim);
+  if (rope.dims > head_dim || rope.dims % 2 != 0) {
+    throw GgufError(str("key ", keys.key("rope.dimension_count"), " is ", rope.dims,
+                        "; it must be even and at most the head size ", head_dim));
+  }
+  rope.base = keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12);
+  read_rope_scaling(keys, rope, trained_context);
+  return rope;
+}
+
+void read_heads(const KeyReader& keys, ModelConfig& config) {
+  config.heads = keys.uniform_dim_or("attention.head_count", config.layers, 0);
+  if (config.heads == 0) {
+    throw GgufError(str("key ", keys.key("attention.head_count"), " is missing"));
+  }
+  config.kv_heads = keys.uniform_dim_or("attention.head_count_kv", config.layers, config.heads);
+  if (config.heads % config.kv_heads != 0) {
+    throw GgufError(str(keys.key("attention.head_count"), " (", config.heads,
+                        ") is not a multiple of head_count_kv (", config.kv_heads, ")"));
+  }
+  const std::int32_t key_length = keys.dim_or("attention.key_length", 0);  // 0 = absent
+  if (key_length == 0 && config.width % config.heads != 0) {
+    throw GgufError(str(keys.key("embedding_length"), " (", config.width,
+                        ") is not a multiple of head_count (", config.heads,
+                        "), and attention.key_length is missing"));
+  }
+  config.head_dim = key_length != 0 ? key_length : config.width / config.heads;
+  const std::int32_t value_length = keys.dim_or("attention.value_length", config.head_dim);
+  if (value_length != config.head_dim) {
+    throw GgufError(str(keys.key("attention.value_length"), " (", value_length,
+                        ") differs from the key length (", config.head_dim,
+                        "): such models are not supported"));
+  }
+}
+
+}  // namespace
+
+AttentionShape ModelConfig::attention_shape() const {
+  AttentionShape shape;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  shape.head_dim = head_dim;
+  shape.rope_dims = rope.dims;
+  shape.rope_layout = rope.layout;
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  return shape;
+}
+
+ModelConfig read_config(const GgufFile& file) {
+  const KeyReader keys(file);
+  if (keys.architecture() != "llama") {
+    throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
+                        "; supported architectures: llama"));
+  }
+  if (keys.metadata().find_uint(keys.key("expert_count")).value_or(0) != 0) {
+    throw GgufError(str("key ", keys.key("expert_count"),
+                        " is not 0: mixtures of experts are not supported yet"));
+  }
+  ModelConfig config;
+  config.architecture = keys.architecture();
+  config.name = printable(keys.metadata().find_string("general.name").value_or(""), 200);
+  config.layers = keys.dim("block_count");
+  config.width = keys.dim("embedding_length");
+  config.ffn_width = keys.uniform_dim_or("feed_forward_length", config.layers, 0);
+  if (config.ffn_width == 0) {
+    throw GgufError(str("key ", keys.key("feed_forward_length"), " is missing"));
+  }
+  config.trained_context = static_cast<std::int32_t>(
+      keys.metadata().get_uint(keys.key("context_length"), kMaxContext));
+  if (config.trained_context == 0) {
+    throw GgufError(str("key ", keys.key("context_length"), " is 0: the file is damaged"));
+  }
+  read_heads(keys, config);
+  config.rms_eps =
+      static_cast<float>(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0));
+  config.rope = read_rope(keys, config.head_dim, config.trained_context);
+  config.vocab = real_vocabulary_size(file.metadata());
+  return config;
+}
+
+}  // namespace specdec

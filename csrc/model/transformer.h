@@ -1,0 +1,59 @@
+// THE forward pass, written once over the backend's operations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/cancel.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+
+namespace specdec {
+
+// One sequence's part of a pass. Rows are appended at the end of `cache`.
+struct PassInput {
+  KvCache* cache = nullptr;
+  std::span<const TokenId> tokens;        // [rows]
+  std::span<const std::int32_t> parents;  // [rows], see backend.h Segment; empty = a chain
+};
+
+// Which rows of a pass get logits: the last `count` of them.
+struct LogitRows {
+  std::int32_t count = 0;
+};
+
+// The activations of a pass, reused from pass to pass; grow-only.
+class Activations {
+ public:
+  explicit Activations(const Backend& backend);
+
+  // Room for `rows` rows of a pass of this model, `logit_rows` of them with logits.
+  void reserve(const Model& model, std::int32_t rows, std::int32_t logit_rows);
+  std::size_t bytes() const;
+
+  Workspace& workspace() { return *workspace_; }
+
+  std::unique_ptr<Buffer> hidden;     // [M, E] the residual stream
+  std::unique_ptr<Buffer> normed;     // [M, E]
+  std::unique_ptr<Buffer> branch;     // [M, E] what a block adds to the residual stream
+  std::unique_ptr<Buffer> query;      // [M, H, D]
+  std::unique_ptr<Buffer> attention;  // [M, H, D]
+  std::unique_ptr<Buffer> rope;       // [M, rope_dims / 2, 2]
+  std::unique_ptr<Buffer> logits;     // [logit rows, V]
+
+ private:
+  const Backend& backend_;
+  std::unique_ptr<Workspace> workspace_;
+  std::int32_t rows_ = 0, logit_rows_ = 0;
+};
+
+// Runs one pass over the inputs' rows. Writes their keys and values behind each cache's length and
+// lengthens the caches; leaves logits [logit_rows.count, V] in activations.logits.
+// Returns false, with the caches' lengths unchanged, if `cancel` was set between two layers.
+bool forward(const Model& model, Activations& activations, std::span<const PassInput> inputs,
+             LogitRows logit_rows, const CancelFlag* cancel);
+
+}  // namespace specdec
