@@ -83,7 +83,8 @@ class RemainingTarget {
   std::vector<std::uint64_t> shares_;  // [vocab], or empty: still the target's masses
 };
 
-// One walk. `node` -1 is the pending token; the token after `node` is scored by logits row node + 1.
+// One walk. `node` -1 is the pending token; the token after `node` is scored by logits row node
+// + 1.
 class Walk {
  public:
   Walk(const Backend& backend, Workspace& workspace, const VerifyInput& input)
@@ -135,8 +136,8 @@ class Walk {
     std::uint32_t sibling = 0;
     for (std::int32_t i = node + 1; i < input_.nodes; ++i) {
       if (input_.parents[i] != node) continue;
-      const double coin = u64_to_unit(
-          random_u64({input_.draw.seed, position, RngPurpose::kAccept, sibling++}));
+      const double coin =
+          u64_to_unit(random_u64({input_.draw.seed, position, RngPurpose::kAccept, sibling++}));
       const TokenId token = input_.tokens[i];
       const DistributionView* draft = draft_distribution(i);
       const double draft_prob = draft == nullptr ? 1.0 : draft_probability(*draft, token);
@@ -148,8 +149,7 @@ class Walk {
       }
     }
     if (sibling == 0) return {-1, draw_target(target, position)};  // a leaf: the bonus token
-    const std::uint64_t bits =
-        random_u64({input_.draw.seed, position, RngPurpose::kTargetDraw, 0});
+    const std::uint64_t bits = random_u64({input_.draw.seed, position, RngPurpose::kTargetDraw, 0});
     return {-1, remaining.draw(bits)};
   }
 
@@ -166,9 +166,8 @@ class Walk {
 
   DistributionView target_distribution(std::int32_t node) {
     weight_.resize(static_cast<std::size_t>(vocab()));
-    const std::uint64_t total = backend_.distribution(workspace_, logits(node), vocab(),
-                                                      input_.draw.filter, mask(node),
-                                                      weight_.data());
+    const std::uint64_t total = backend_.distribution(
+        workspace_, logits(node), vocab(), input_.draw.filter, mask(node), weight_.data());
     return {weight_.data(), total};
   }
 

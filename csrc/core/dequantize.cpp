@@ -10,8 +10,9 @@
 namespace specdec {
 namespace {
 
-// --- 32 values per block --------------------------------------------------------------------------
-// Each function decodes one block into dst [32].
+// --- 32 values per block
+// -------------------------------------------------------------------------- Each function decodes
+// one block into dst [32].
 
 // Bit i of the little-endian qh, moved to bit 4.
 std::uint32_t fifth_bit(const std::uint8_t* qh, std::size_t i) {
@@ -58,9 +59,10 @@ void decode_block(const BlockQ8_0& block, float* dst) {
   for (std::size_t i = 0; i < kBlock; ++i) dst[i] = static_cast<float>(block.qs[i]) * d;
 }
 
-// --- 256 values per block -------------------------------------------------------------------------
-// Value i lies in sub-block i / 16 or i / 32. Its bits are spread in a pattern that repeats
-// every 128 (or 64) values; the index arithmetic of each function spells it out. dst [256].
+// --- 256 values per block
+// ------------------------------------------------------------------------- Value i lies in
+// sub-block i / 16 or i / 32. Its bits are spread in a pattern that repeats every 128 (or 64)
+// values; the index arithmetic of each function spells it out. dst [256].
 
 // Two bits per value: for each half of 128 values, group g of 32 is bits 2g..2g+1 of its 32 bytes.
 std::uint32_t two_bits(const std::uint8_t* qs, std::size_t i) {
@@ -174,19 +176,33 @@ void dequantize_row(DType dtype, const std::byte* src, float* dst, std::size_t n
   SPECDEC_CHECK(n % block == 0, n, " values are not whole blocks of ", info.name);
   if (n == 0) return;
   switch (dtype) {
-    case DType::kF32: std::memcpy(dst, src, n * sizeof(float)); return;
-    case DType::kF16: return decode_16bit<half_to_float>(src, dst, n);
-    case DType::kBF16: return decode_16bit<bf16_to_float>(src, dst, n);
-    case DType::kQ4_0: return decode_row<BlockQ4_0>(src, dst, n, block);
-    case DType::kQ4_1: return decode_row<BlockQ4_1>(src, dst, n, block);
-    case DType::kQ5_0: return decode_row<BlockQ5_0>(src, dst, n, block);
-    case DType::kQ5_1: return decode_row<BlockQ5_1>(src, dst, n, block);
-    case DType::kQ8_0: return decode_row<BlockQ8_0>(src, dst, n, block);
-    case DType::kQ2_K: return decode_row<BlockQ2_K>(src, dst, n, block);
-    case DType::kQ3_K: return decode_row<BlockQ3_K>(src, dst, n, block);
-    case DType::kQ4_K: return decode_row<BlockQ4_K>(src, dst, n, block);
-    case DType::kQ5_K: return decode_row<BlockQ5_K>(src, dst, n, block);
-    case DType::kQ6_K: return decode_row<BlockQ6_K>(src, dst, n, block);
+    case DType::kF32:
+      std::memcpy(dst, src, n * sizeof(float));
+      return;
+    case DType::kF16:
+      return decode_16bit<half_to_float>(src, dst, n);
+    case DType::kBF16:
+      return decode_16bit<bf16_to_float>(src, dst, n);
+    case DType::kQ4_0:
+      return decode_row<BlockQ4_0>(src, dst, n, block);
+    case DType::kQ4_1:
+      return decode_row<BlockQ4_1>(src, dst, n, block);
+    case DType::kQ5_0:
+      return decode_row<BlockQ5_0>(src, dst, n, block);
+    case DType::kQ5_1:
+      return decode_row<BlockQ5_1>(src, dst, n, block);
+    case DType::kQ8_0:
+      return decode_row<BlockQ8_0>(src, dst, n, block);
+    case DType::kQ2_K:
+      return decode_row<BlockQ2_K>(src, dst, n, block);
+    case DType::kQ3_K:
+      return decode_row<BlockQ3_K>(src, dst, n, block);
+    case DType::kQ4_K:
+      return decode_row<BlockQ4_K>(src, dst, n, block);
+    case DType::kQ5_K:
+      return decode_row<BlockQ5_K>(src, dst, n, block);
+    case DType::kQ6_K:
+      return decode_row<BlockQ6_K>(src, dst, n, block);
   }
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }

@@ -1,7 +1,7 @@
-// A file mapped into memory, read-only. The one place (with the thread pool) that names an operating
-// system. Pages are read on first touch; another process that shortens the file while it is mapped
-// makes that touch fail (SIGBUS on POSIX), which no check can prevent: callers replace model files by
-// renaming, never in place.
+// A file mapped into memory, read-only. The one place (with the thread pool) that names an
+// operating system. Pages are read on first touch; another process that shortens the file while it
+// is mapped makes that touch fail (SIGBUS on POSIX), which no check can prevent: callers replace
+// model files by renaming, never in place.
 #pragma once
 
 #include <cstddef>

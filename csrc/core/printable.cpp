@@ -5,7 +5,8 @@
 namespace specdec {
 namespace {
 
-// Length of the well-formed UTF-8 sequence at the start of `s` (Unicode table 3-7), 0 if there is none.
+// Length of the well-formed UTF-8 sequence at the start of `s` (Unicode table 3-7), 0 if there is
+// none.
 std::size_t utf8_length(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(s[i]); };
   const std::uint8_t lead = byte(0);
@@ -41,8 +42,9 @@ std::string printable(std::string_view bytes, std::size_t max_bytes) {
     if (i + (length == 0 ? 1 : length) > max_bytes) return out + "...";
     const auto c = static_cast<std::uint8_t>(bytes[i]);
     // U+0080..U+009F are control characters too (C2 80..C2 9F).
-    const bool control = c < 0x20 || c == 0x7F ||
-                         (length == 2 && c == 0xC2 && static_cast<std::uint8_t>(bytes[i + 1]) < 0xA0);
+    const bool control =
+        c < 0x20 || c == 0x7F ||
+        (length == 2 && c == 0xC2 && static_cast<std::uint8_t>(bytes[i + 1]) < 0xA0);
     if (length == 0 || control) {
       out += "\\x";
       out += kHex[c >> 4];

@@ -17,8 +17,7 @@ namespace specdec::gguf {
 
 static_assert(std::endian::native == std::endian::little, "GGUF values are read in place");
 
-inline constexpr std::string_view kDamaged =
-    "the file is truncated or damaged: download it again";
+inline constexpr std::string_view kDamaged = "the file is truncated or damaged: download it again";
 
 // Reads one little-endian value at any alignment.
 template <typename T>
@@ -59,8 +58,8 @@ class Cursor {
     const std::size_t start = position_;
     const auto length = read<std::uint64_t>(field);
     if (length > left()) {
-      fail(start, field, str("its length is ", length, ", but only ", left(),
-                             " bytes are left; ", kDamaged));
+      fail(start, field,
+           str("its length is ", length, ", but only ", left(), " bytes are left; ", kDamaged));
     }
     const std::string_view text(reinterpret_cast<const char*>(here()),
                                 static_cast<std::size_t>(length));
@@ -72,8 +71,9 @@ class Cursor {
   void require_count(std::uint64_t count, std::size_t element_bytes, std::size_t offset,
                      const Field& field) const {
     if (count > left() / element_bytes) {
-      fail(offset, field, str("it is ", count, ", but the ", left(), " bytes left hold at most ",
-                              left() / element_bytes, "; ", kDamaged));
+      fail(offset, field,
+           str("it is ", count, ", but the ", left(), " bytes left hold at most ",
+               left() / element_bytes, "; ", kDamaged));
     }
   }
 

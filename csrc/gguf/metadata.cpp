@@ -44,15 +44,24 @@ WideInt load_uint(const std::byte* data) {
 std::optional<WideInt> read_integer(const MetadataValue& value, std::size_t index) {
   const std::byte* data = value.data + index * metadata_type_bytes(value.type);
   switch (value.type) {
-    case MetadataType::kU8: return load_uint<std::uint8_t>(data);
-    case MetadataType::kI8: return load_int<std::int8_t>(data);
-    case MetadataType::kU16: return load_uint<std::uint16_t>(data);
-    case MetadataType::kI16: return load_int<std::int16_t>(data);
-    case MetadataType::kU32: return load_uint<std::uint32_t>(data);
-    case MetadataType::kI32: return load_int<std::int32_t>(data);
-    case MetadataType::kU64: return load_uint<std::uint64_t>(data);
-    case MetadataType::kI64: return load_int<std::int64_t>(data);
-    default: return std::nullopt;
+    case MetadataType::kU8:
+      return load_uint<std::uint8_t>(data);
+    case MetadataType::kI8:
+      return load_int<std::int8_t>(data);
+    case MetadataType::kU16:
+      return load_uint<std::uint16_t>(data);
+    case MetadataType::kI16:
+      return load_int<std::int16_t>(data);
+    case MetadataType::kU32:
+      return load_uint<std::uint32_t>(data);
+    case MetadataType::kI32:
+      return load_int<std::int32_t>(data);
+    case MetadataType::kU64:
+      return load_uint<std::uint64_t>(data);
+    case MetadataType::kI64:
+      return load_int<std::int64_t>(data);
+    default:
+      return std::nullopt;
   }
 }
 
@@ -123,8 +132,8 @@ MetadataValue read_value(Cursor& cursor, std::string_view key) {
   const std::size_t least =
       type == MetadataType::kString ? sizeof(std::uint64_t) : metadata_type_bytes(type);
   cursor.require_count(count, least, count_offset, {"element count of metadata key", key});
-  MetadataValue value = {key,           type, true, static_cast<std::size_t>(count), cursor.here(),
-                         cursor.position()};
+  MetadataValue value = {
+      key, type, true, static_cast<std::size_t>(count), cursor.here(), cursor.position()};
   skip_elements(cursor, value);
   return value;
 }
@@ -143,16 +152,21 @@ std::size_t metadata_type_bytes(MetadataType type) {
   switch (type) {
     case MetadataType::kU8:
     case MetadataType::kI8:
-    case MetadataType::kBool: return 1;
+    case MetadataType::kBool:
+      return 1;
     case MetadataType::kU16:
-    case MetadataType::kI16: return 2;
+    case MetadataType::kI16:
+      return 2;
     case MetadataType::kU32:
     case MetadataType::kI32:
-    case MetadataType::kF32: return 4;
+    case MetadataType::kF32:
+      return 4;
     case MetadataType::kU64:
     case MetadataType::kI64:
-    case MetadataType::kF64: return 8;
-    default: return 0;
+    case MetadataType::kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -185,8 +199,9 @@ void Metadata::parse(Cursor& cursor, std::uint64_t count, const std::string& pat
     const std::string_view key = cursor.read_string({"key of a metadata entry"});
     const Field field = {"metadata key", key};
     if (key.empty() || key.size() > kMaxKeyBytes) {
-      cursor.fail(offset, field, str("a key has 1 to ", kMaxKeyBytes, " bytes, this one has ",
-                                     key.size(), "; ", gguf::kDamaged));
+      cursor.fail(offset, field,
+                  str("a key has 1 to ", kMaxKeyBytes, " bytes, this one has ", key.size(), "; ",
+                      gguf::kDamaged));
     }
     if (!index_.emplace(key, values_.size()).second) {
       cursor.fail(offset, field, "it appears twice: the file is damaged or was edited wrongly");

@@ -41,11 +41,11 @@ std::string_view metadata_type_name(MetadataType type);
 // One value as it lies in the file, already checked to lie inside it.
 struct MetadataValue {
   std::string_view key;
-  MetadataType type;          // of the value, or of the elements of an array; never kArray
+  MetadataType type;  // of the value, or of the elements of an array; never kArray
   bool is_array;
-  std::size_t count;          // elements; 1 for a scalar
-  const std::byte* data;      // numbers: little endian, any alignment; strings: u64 length + bytes
-  std::size_t offset;         // of the value in the file, for messages
+  std::size_t count;      // elements; 1 for a scalar
+  const std::byte* data;  // numbers: little endian, any alignment; strings: u64 length + bytes
+  std::size_t offset;     // of the value in the file, for messages
 
   // Strings in order, as views into the file. Empty unless `type` is kString.
   std::vector<std::string_view> strings() const;
@@ -56,9 +56,9 @@ struct MetadataValue {
 // Bytes of one element of a fixed-size type; 0 for strings.
 std::size_t metadata_type_bytes(MetadataType type);
 
-// get_*: the key must be there. find_*: nullopt where it is missing. Both throw GgufError, naming the
-// key, the type and the value found, where the value does not fit. Strings are bytes: UTF-8 is usual
-// but nothing promises it, and tokens must compare exactly.
+// get_*: the key must be there. find_*: nullopt where it is missing. Both throw GgufError, naming
+// the key, the type and the value found, where the value does not fit. Strings are bytes: UTF-8 is
+// usual but nothing promises it, and tokens must compare exactly.
 class Metadata {
  public:
   static constexpr std::uint64_t kMaxUint = std::numeric_limits<std::uint64_t>::max();
@@ -86,8 +86,9 @@ class Metadata {
   // One value per layer: an array of exactly `count` integers, or a scalar for all.
   std::vector<std::uint64_t> get_uint_or_array(std::string_view key, std::size_t count,
                                                std::uint64_t max = kMaxUint) const;
-  std::optional<std::vector<std::uint64_t>> find_uint_or_array(
-      std::string_view key, std::size_t count, std::uint64_t max = kMaxUint) const;
+  std::optional<std::vector<std::uint64_t>> find_uint_or_array(std::string_view key,
+                                                               std::size_t count,
+                                                               std::uint64_t max = kMaxUint) const;
 
   // Arrays of any length, elements of any integer width, of any number type, of strings.
   std::optional<std::vector<std::int64_t>> find_int_array(std::string_view key,

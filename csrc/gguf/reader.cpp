@@ -42,8 +42,9 @@ void check_magic(const Cursor& cursor, std::size_t size) {
   if (magic == "lmgg" || magic == "fmgg" || magic == "tjgg" || magic == "algg") {
     cursor.fail(0, field, "this is a model in the GGML format that came before GGUF: get a GGUF");
   }
-  cursor.fail(0, field, str("expected 'GGUF', found ", quoted(magic),
-                            ": this is not a GGUF file, or its download went wrong"));
+  cursor.fail(0, field,
+              str("expected 'GGUF', found ", quoted(magic),
+                  ": this is not a GGUF file, or its download went wrong"));
 }
 
 }  // namespace
@@ -53,32 +54,58 @@ std::string_view gguf_type_name(std::uint32_t type_number) {
     return dtype_info(*dtype).name;
   }
   switch (type_number) {
-    case 4: return "Q4_2";
-    case 5: return "Q4_3";
-    case 9: return "Q8_1";
-    case 15: return "Q8_K";
-    case 16: return "IQ2_XXS";
-    case 17: return "IQ2_XS";
-    case 18: return "IQ3_XXS";
-    case 19: return "IQ1_S";
-    case 20: return "IQ4_NL";
-    case 21: return "IQ3_S";
-    case 22: return "IQ2_S";
-    case 23: return "IQ4_XS";
-    case 24: return "I8";
-    case 25: return "I16";
-    case 26: return "I32";
-    case 27: return "I64";
-    case 28: return "F64";
-    case 29: return "IQ1_M";
-    case 31: return "Q4_0_4_4";
-    case 32: return "Q4_0_4_8";
-    case 33: return "Q4_0_8_8";
-    case 34: return "TQ1_0";
-    case 35: return "TQ2_0";
-    case 39: return "MXFP4";
-    case 40: return "NVFP4";
-    default: return "unknown";
+    case 4:
+      return "Q4_2";
+    case 5:
+      return "Q4_3";
+    case 9:
+      return "Q8_1";
+    case 15:
+      return "Q8_K";
+    case 16:
+      return "IQ2_XXS";
+    case 17:
+      return "IQ2_XS";
+    case 18:
+      return "IQ3_XXS";
+    case 19:
+      return "IQ1_S";
+    case 20:
+      return "IQ4_NL";
+    case 21:
+      return "IQ3_S";
+    case 22:
+      return "IQ2_S";
+    case 23:
+      return "IQ4_XS";
+    case 24:
+      return "I8";
+    case 25:
+      return "I16";
+    case 26:
+      return "I32";
+    case 27:
+      return "I64";
+    case 28:
+      return "F64";
+    case 29:
+      return "IQ1_M";
+    case 31:
+      return "Q4_0_4_4";
+    case 32:
+      return "Q4_0_4_8";
+    case 33:
+      return "Q4_0_8_8";
+    case 34:
+      return "TQ1_0";
+    case 35:
+      return "TQ2_0";
+    case 39:
+      return "MXFP4";
+    case 40:
+      return "NVFP4";
+    default:
+      return "unknown";
   }
 }
 
@@ -114,9 +141,10 @@ void GgufFile::read_header(Cursor& cursor) {
     cursor.fail(4, version_field, "this is a big-endian GGUF file: get the little-endian version");
   }
   if (version_ != 2 && version_ != 3) {
-    cursor.fail(4, version_field, str("GGUF version ", version_,
-                                      " is not supported (2 and 3 are): get a newer conversion of "
-                                      "this model, or a newer version of this library"));
+    cursor.fail(4, version_field,
+                str("GGUF version ", version_,
+                    " is not supported (2 and 3 are): get a newer conversion of "
+                    "this model, or a newer version of this library"));
   }
   tensor_count_ = cursor.read<std::uint64_t>({"tensor count"});
   metadata_count_ = cursor.read<std::uint64_t>({"metadata count"});
@@ -153,9 +181,9 @@ TensorInfo GgufFile::read_tensor_info(Cursor& cursor) {
   const std::size_t offset_position = cursor.position();
   const auto offset = cursor.read<std::uint64_t>({"data offset of tensor", name});
   if (offset > file_.size()) {
-    cursor.fail(offset_position, {"data offset of tensor", name},
-                str("it is ", offset, ", but the file has only ", file_.size(), " bytes; ",
-                    kDamaged));
+    cursor.fail(
+        offset_position, {"data offset of tensor", name},
+        str("it is ", offset, ", but the file has only ", file_.size(), " bytes; ", kDamaged));
   }
   info.data_offset = static_cast<std::size_t>(offset);  // place_tensors adds the section's start
   if (!info.dtype) return info;
@@ -195,8 +223,9 @@ void GgufFile::read_tensor_shape(Cursor& cursor, TensorInfo& info) const {
                               ? std::nullopt
                               : checked_mul(info.elements, static_cast<std::size_t>(length));
     if (!elements) {
-      cursor.fail(offset, field, str("dimension ", i, " is ", length,
-                                     ", which makes the number of elements overflow; ", kDamaged));
+      cursor.fail(offset, field,
+                  str("dimension ", i, " is ", length,
+                      ", which makes the number of elements overflow; ", kDamaged));
     }
     info.elements = *elements;
     info.shape.push_back(static_cast<std::size_t>(length));
@@ -266,9 +295,8 @@ std::optional<TensorView> GgufFile::find_view(std::string_view name) const {
   const TensorInfo* info = find_tensor(name);
   if (info == nullptr) return std::nullopt;
   if (!info->dtype) {
-    throw GgufError(str(printable(path()), ": byte ", info->entry_offset, ": tensor ",
-                        quoted(name), " has type ", info->type_number, " (",
-                        gguf_type_name(info->type_number),
+    throw GgufError(str(printable(path()), ": byte ", info->entry_offset, ": tensor ", quoted(name),
+                        " has type ", info->type_number, " (", gguf_type_name(info->type_number),
                         "), which this library cannot read: get the model in another type, such "
                         "as Q4_K_M, Q8_0 or F16"));
   }

@@ -1,8 +1,9 @@
 // Opens a GGUF file (versions 2 and 3) and hands out its metadata and views of its tensors. Files
 // come from strangers: every count, length, offset and product is checked before it is used, and
 // nothing is allocated that the bytes left in the file could not fill. All checks happen in open();
-// a GgufFile that exists is sound, except that a tensor's type may be unknown: such a tensor stays in
-// the directory, so that the vocabulary and the metadata remain usable, and only view() refuses it.
+// a GgufFile that exists is sound, except that a tensor's type may be unknown: such a tensor stays
+// in the directory, so that the vocabulary and the metadata remain usable, and only view() refuses
+// it.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +34,8 @@ struct TensorInfo {
   std::size_t entry_offset = 0;  // of this entry in the file, for messages
 };
 
-// "Q4_K", "IQ4_NL", ...: the GGUF tools' name of a type number, also of types that this library cannot
-// read; "unknown" for others.
+// "Q4_K", "IQ4_NL", ...: the GGUF tools' name of a type number, also of types that this library
+// cannot read; "unknown" for others.
 std::string_view gguf_type_name(std::uint32_t type_number);
 
 class GgufFile {

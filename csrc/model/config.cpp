@@ -72,28 +72,29 @@ class KeyReader {
   std::string architecture_;
 };
 
+// Files without a scaling type but with a factor mean linear scaling, as llama.cpp reads them.
 void read_rope_scaling(const KeyReader& keys, RopeConfig& rope, std::int32_t trained_context) {
-  const std::string type = keys.text_or("rope.scaling.type", "none");
+  const double old_factor = keys.number_or("rope.scale_linear", 0.0, 0.0, 1e6);  // of old files
+  const double factor = keys.number_or("rope.scaling.factor", old_factor, 0.0, 1e6);
+  rope.factor = factor == 0.0 ? 1.0 : factor;
+  const std::string type = keys.text_or("rope.scaling.type", "linear");
   if (type == "linear") {
-    rope.scaling = RopeScaling::kLinear;
+    rope.scaling = rope.factor == 1.0 ? RopeScaling::kNone : RopeScaling::kLinear;
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
   } else if (type != "none") {
     throw GgufError(str("key ", keys.key("rope.scaling.type"), " is ", quoted(type),
                         "; supported: none, linear, yarn"));
   }
-  // Old files have only rope.scale_linear.
-  const double old_factor = keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6);
-  rope.factor = keys.number_or("rope.scaling.factor", old_factor, 1e-3, 1e6);
-  if (type == "none" && old_factor != 1.0) rope.scaling = RopeScaling::kLinear;
   rope.attention_factor = keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3);
   rope.original_context = static_cast<std::int32_t>(
       keys.metadata()
           .find_uint(keys.key("rope.scaling.original_context_length"), kMaxContext)
-          .value_or(static_cast<std::uint64_t>(trained_context)));
+          .value_or(0));
   if (rope.original_context == 0) rope.original_context = trained_context;
   rope.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6);
   rope.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-3, 1e6);
+  rope.log_multiplier = keys.number_or("rope.scaling.yarn_log_multiplier", 0.0, 0.0, 1e3);
 }
 
 RopeConfig read_rope(const KeyReader& keys, std::int32_t head_dim, std::int32_t trained_context) {

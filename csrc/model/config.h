@@ -23,6 +23,7 @@ struct RopeConfig {
   std::int32_t original_context = 0;
   double attention_factor = 1.0;
   double beta_fast = 32.0, beta_slow = 1.0;
+  double log_multiplier = 0.0;  // where not 0, the magnitude is divided by 1 + 0.1 * it * log(factor)
 };
 
 struct ModelConfig {

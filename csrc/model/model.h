@@ -38,7 +38,7 @@ class Model {
                                            const LoadProgress& progress);
 
   const Backend& backend() const { return *backend_; }
-  const GgufFile& file() const { return *file_; }
+  const std::shared_ptr<const GgufFile>& file() const { return file_; }
   const ModelConfig& config() const { return config_; }
   const RopeTable& rope() const { return rope_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }  // [L]

@@ -44,7 +44,10 @@ RopeTable::RopeTable(const RopeConfig& config, std::span<const float> freq_facto
     frequency_.push_back(config.scaling == RopeScaling::kNone ? frequency : scaled);
   }
   magnitude_ = config.attention_factor;
-  if (config.scaling == RopeScaling::kYarn) magnitude_ *= 1.0 + 0.1 * log_f64(config.factor);
+  if (config.scaling == RopeScaling::kYarn) {
+    const double log_factor = 0.1 * std::max(0.0, log_f64(config.factor));
+    magnitude_ *= (1.0 + log_factor) / (1.0 + config.log_multiplier * log_factor);
+  }
 }
 
 void RopeTable::fill(std::span<const std::int32_t> positions, float* cos_sin) const {

@@ -37,9 +37,9 @@ void store_element(const KvCacheView& cache, std::byte* row, std::size_t d, floa
 void check_cache(const KvCacheView& cache, const AttentionShape& shape, std::int32_t layer) {
   SPECDEC_CHECK(cache.dtype == DType::kF32 || cache.dtype == DType::kF16, "a cache of ",
                 dtype_info(cache.dtype).name);
-  SPECDEC_CHECK(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim,
-                "a cache of ", cache.kv_heads, " heads of ", cache.head_dim, " for ",
-                shape.kv_heads, " of ", shape.head_dim);
+  SPECDEC_CHECK(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "a cache of ",
+                cache.kv_heads, " heads of ", cache.head_dim, " for ", shape.kv_heads, " of ",
+                shape.head_dim);
   SPECDEC_CHECK(layer >= 0 && layer < cache.layers, "layer ", layer, " of ", cache.layers);
 }
 
@@ -105,7 +105,8 @@ void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
 void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer, const float* x,
                                 const QkvWeights& weights, const AttentionShape& shape,
                                 float* q_out) const {
-  const auto m = static_cast<std::size_t>(pass.rows), dim = static_cast<std::size_t>(shape.head_dim);
+  const auto m = static_cast<std::size_t>(pass.rows),
+             dim = static_cast<std::size_t>(shape.head_dim);
   std::vector<double> q = ref_product(m, x, *weights.q);        // [M, H, D]
   std::vector<double> k = ref_product(m, x, *weights.k);        // [M, Hkv, D]
   const std::vector<double> v = ref_product(m, x, *weights.v);  // [M, Hkv, D]
@@ -128,7 +129,8 @@ void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer
       for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
         const std::size_t offset = row_offset(cache, layer, h, segment.base + i);
         const std::size_t from = (static_cast<std::size_t>(segment.first_row + i) * kv_heads +
-                                  static_cast<std::size_t>(h)) * dim;
+                                  static_cast<std::size_t>(h)) *
+                                 dim;
         for (std::size_t d = 0; d < dim; ++d) {
           store_element(cache, cache.keys + offset, d, static_cast<float>(k[from + d]));
           store_element(cache, cache.values + offset, d, static_cast<float>(v[from + d]));

@@ -16,8 +16,8 @@ struct Candidate {
 };
 
 // The allowed tokens with a logit above -infinity, best first. logits [vocab]
-std::vector<Candidate> ranked_candidates(const float* logits, std::int32_t vocab,
-                                         float temperature, const std::uint32_t* mask_bits) {
+std::vector<Candidate> ranked_candidates(const float* logits, std::int32_t vocab, float temperature,
+                                         const std::uint32_t* mask_bits) {
   std::vector<Candidate> candidates;
   float max = -std::numeric_limits<float>::infinity();
   for (TokenId id = 0; id < vocab; ++id) {

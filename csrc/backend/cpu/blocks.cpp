@@ -1,0 +1,163 @@
+// The fused parts of a transformer layer: q, k and v with rotation and cache store, and the gated MLP. Each
+// quantises its input once and runs its products in as few parallel regions as it can.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/cpu_backend.h"
+#include "core/error.h"
+
+namespace specdec {
+namespace {
+
+bool same_kind(const ActKind& a, const ActKind& b) {
+  return a.zero_point == b.zero_point && a.halves == b.halves && a.sums == b.sums;
+}
+
+// out0 = x0 * cos - x1 * sin, out1 = x0 * sin + x1 * cos for each pair of the leading rope_dims elements,
+// in place. head [D], cos_sin [rope_dims / 2, 2]
+void rotate(float* head, const AttentionShape& shape, const float* cos_sin) {
+  const auto pairs = static_cast<std::size_t>(shape.rope_dims) / 2;
+  const bool interleaved = shape.rope_layout == RopeLayout::kInterleaved;
+  const std::size_t step = interleaved ? 2 : 1, partner = interleaved ? 1 : pairs;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    float* x = head + i * step;
+    const float x0 = x[0], x1 = x[partner];
+    const float cos = cos_sin[2 * i], sin = cos_sin[2 * i + 1];
+    x[0] = x0 * cos - x1 * sin;
+    x[partner] = x0 * sin + x1 * cos;
+  }
+}
+
+}  // namespace
+
+void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
+                                const QkvWeights& weights, const AttentionShape& shape,
+                                float* q_out) const {
+  if (pass.rows <= 0) return;
+  CpuWorkspace& scratch = as_cpu(ws);
+  const auto m = static_cast<std::size_t>(pass.rows);
+  const auto d = static_cast<std::size_t>(shape.head_dim);
+  const auto q_dim = static_cast<std::size_t>(shape.heads) * d;
+  const auto kv_dim = static_cast<std::size_t>(shape.kv_heads) * d;
+  float* keys = scratch.get<float>(Scratch::kKeys, m * kv_dim);
+  float* values = scratch.get<float>(Scratch::kValues, m * kv_dim);
+
+  MatmulJob jobs[3] = {{&as_cpu(*weights.q), x, nullptr, q_out, q_dim, 0},
+                       {&as_cpu(*weights.k), x, nullptr, keys, kv_dim, 0},
+                       {&as_cpu(*weights.v), x, nullptr, values, kv_dim, 0}};
+  const Scratch areas[3] = {Scratch::kActs, Scratch::kMoreActs, Scratch::kLastActs};
+  for (std::size_t j = 0; j < 3; ++j) {
+    const CpuWeight& w = *jobs[j].weight;
+    SPECDEC_CHECK(w.rows() == jobs[j].out_stride, "a projection of ", w.rows(), " rows for ",
+                  jobs[j].out_stride);
+    if (w.layout() == nullptr) continue;
+    for (std::size_t i = 0; i < j && jobs[j].acts == nullptr; ++i) {
+      const PackedLayout* other = jobs[i].weight->layout();
+      if (other != nullptr && same_kind(other->act, w.layout()->act)) jobs[j].acts = jobs[i].acts;
+    }
+    if (jobs[j].acts == nullptr) {
+      jobs[j].acts = quantize_rows(scratch, areas[j], m, x, w.cols(), w.layout()->act);
+    }
+  }
+  multiply(jobs, 3, m);
+
+  const auto rope_row = static_cast<std::size_t>(shape.rope_dims);
+  for (std::int32_t s = 0; s < pass.segment_count; ++s) {
+    const Segment& segment = pass.segments[s];
+    const KvCacheView& cache = segment.cache;
+    SPECDEC_CHECK(cache.dtype == DType::kF32 || cache.dtype == DType::kF16, "a cache of ",
+                  dtype_info(cache.dtype).name);
+    SPECDEC_CHECK(segment.base + segment.rows <= cache.capacity, "cache of ", cache.capacity,
+                  " positions for ", segment.base + segment.rows);
+    const auto rows = static_cast<std::size_t>(segment.rows);
+    for_rows(rows, rows * (q_dim + 2 * kv_dim), [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        const std::size_t row = static_cast<std::size_t>(segment.first_row) + i;
+        const float* cos_sin = pass.rope_cos_sin + row * rope_row;
+        for (std::int32_t h = 0; h < shape.heads; ++h) {
+          rotate(q_out + row * q_dim + static_cast<std::size_t>(h) * d, shape, cos_sin);
+        }
+        for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
+          float* key = keys + row * kv_dim + static_cast<std::size_t>(h) * d;
+          const float* value = values + row * kv_dim + static_cast<std::size_t>(h) * d;
+          rotate(key, shape, cos_sin);
+          const std::size_t offset =
+              cache.head_offset(layer, h) +
+              (static_cast<std::size_t>(segment.base) + i) * d * cache.element_bytes();
+          if (cache.dtype == DType::kF32) {
+            std::memcpy(cache.keys + offset, key, d * sizeof(float));
+            std::memcpy(cache.values + offset, value, d * sizeof(float));
+          } else {
+            kernels_.store_f16(key, d, reinterpret_cast<std::uint16_t*>(cache.keys + offset));
+            kernels_.store_f16(value, d, reinterpret_cast<std::uint16_t*>(cache.values + offset));
+          }
+        }
+      }
+    });
+  }
+}
+
+void CpuBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
+                           const MlpWeights& weights, float* out) const {
+  if (rows <= 0) return;
+  SPECDEC_CHECK(weights.activation == Activation::kSilu, "unknown activation");
+  CpuWorkspace& scratch = as_cpu(ws);
+  const auto m = static_cast<std::size_t>(rows);
+  const CpuWeight &gate = as_cpu(*weights.gate), &up = as_cpu(*weights.up);
+  const CpuWeight& down = as_cpu(*weights.down);
+  const std::size_t hidden_dim = gate.rows();
+  SPECDEC_CHECK(up.rows() == hidden_dim && down.cols() == hidden_dim, "an MLP of ", hidden_dim, ", ",
+                up.rows(), " and ", down.cols(), " features");
+
+  MatmulJob gate_job{&gate, x, nullptr, nullptr, 0, 0}, up_job{&up, x, nullptr, nullptr, 0, 0};
+  if (gate.layout() != nullptr) {
+    gate_job.acts = quantize_rows(scratch, Scratch::kActs, m, x, gate.cols(), gate.layout()->act);
+  }
+  if (up.layout() != nullptr) {
+    up_job.acts =
+        gate.layout() != nullptr && same_kind(gate.layout()->act, up.layout()->act)
+            ? gate_job.acts
+            : quantize_rows(scratch, Scratch::kMoreActs, m, x, up.cols(), up.layout()->act);
+  }
+  const bool packed_down = down.layout() != nullptr;
+  const std::size_t down_blocks = down.blocks();
+  ActBlock* acts = packed_down ? scratch.get<ActBlock>(Scratch::kHiddenActs, m * down_blocks)
+                               : nullptr;
+  float* hidden = packed_down ? nullptr : scratch.get<float>(Scratch::kHidden, m * hidden_dim);
+
+  // A task computes whole blocks of 32 hidden features, so it can quantise them for `down` itself.
+  static_assert(kGroupRows % kActBlockSize == 0);
+  const std::size_t step = task_groups(gate.groups(), kGroupRows * 2 * gate.source_row_bytes());
+  const std::size_t width = step * kGroupRows;
+  const ColumnTiles tiles(m, static_cast<std::size_t>(kernels_.tile_cols));
+  pool_->parallel_for((gate.groups() + step - 1) / step, [&](std::size_t task, int slot) {
+    const std::size_t begin = task * step, end = std::min(begin + step, gate.groups());
+    const std::size_t first = begin * kGroupRows;
+    const std::size_t count = std::min(end * kGroupRows, hidden_dim) - first;
+    float* gate_out = scratch.get_for_thread<float>(slot, 2 * m * width);
+    float* up_out = gate_out + m * width;
+    MatmulJob g = gate_job, u = up_job;
+    g.out = gate_out;
+    u.out = up_out;
+    g.out_stride = u.out_stride = width;
+    g.first_row = u.first_row = first;
+    multiply_groups(g, m, begin, end);
+    multiply_groups(u, m, begin, end);
+    for (std::size_t tile = 0; tile < tiles.count; ++tile) {
+      for (std::size_t c = 0; c < tiles.width(tile); ++c) {
+        const std::size_t row = tiles.first(tile) + c;
+        float* h = packed_down ? gate_out + row * width : hidden + row * hidden_dim + first;
+        kernels_.silu_mul(gate_out + row * width, up_out + row * width, count, h);
+        if (!packed_down) continue;
+        ActBlock* block = acts + tiles.first(tile) * down_blocks +
+                          first / kActBlockSize * tiles.width(tile) + c;
+        kernels_.quantize_row(h, count / kActBlockSize, down.layout()->act, block,
+                              tiles.width(tile));
+      }
+    }
+  });
+  const MatmulJob job{&down, hidden, acts, out, down.rows(), 0};
+  multiply(&job, 1, m);
+}
+
+}  // namespace specdec

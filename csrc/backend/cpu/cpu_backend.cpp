@@ -1,0 +1,109 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <cstring>
+
+#include "backend/cpu/isa.h"
+#include "backend/verify.h"
+#include "core/dequantize.h"
+#include "core/error.h"
+
+namespace specdec {
+namespace {
+
+class CpuBuffer final : public Buffer {
+ public:
+  explicit CpuBuffer(std::size_t bytes) : data_(allocate_aligned(bytes)), bytes_(bytes) {
+    std::memset(data_.get(), 0, bytes);
+  }
+  void* data() override { return data_.get(); }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  AlignedBytes data_;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+std::size_t CpuWorkspace::bytes() const {
+  std::size_t total = 0;
+  for (const Area& area : areas_) total += area.bytes;
+  for (const Area& area : per_thread_) total += area.bytes;
+  return total;
+}
+
+std::uint8_t* CpuWorkspace::grow(Area& area, std::size_t bytes) {
+  if (bytes > area.bytes) {
+    const std::size_t enough = std::max(bytes + bytes / 4, std::size_t{4096});
+    area = Area{};  // give the old memory back first: nothing in it is needed
+    area.data = allocate_aligned(enough);
+    area.bytes = enough;
+  }
+  return area.data.get();
+}
+
+CpuBackend::CpuBackend(std::int32_t threads) : CpuBackend(threads, active_kernels()) {}
+
+CpuBackend::CpuBackend(std::int32_t threads, const KernelTable& kernels)
+    : kernels_(kernels), pool_(std::make_unique<ThreadPool>(threads)) {}
+
+std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) const {
+  return std::make_unique<CpuBuffer>(bytes);
+}
+
+std::unique_ptr<Weight> CpuBackend::load_weight(const TensorView& source) const {
+  return std::make_unique<CpuWeight>(source, *pool_);
+}
+
+std::unique_ptr<Workspace> CpuBackend::make_workspace() const {
+  return std::make_unique<CpuWorkspace>(pool_->threads());
+}
+
+void CpuBackend::upload(void* destination, const void* host_source, std::size_t bytes) const {
+  if (bytes > 0) std::memcpy(destination, host_source, bytes);
+}
+
+void CpuBackend::download(Workspace&, void* host_destination, const void* source,
+                          std::size_t bytes) const {
+  if (bytes > 0) std::memcpy(host_destination, source, bytes);
+}
+
+void CpuBackend::embed_rows(Workspace&, const Pass& pass, const Weight& table, float* out) const {
+  const CpuWeight& weight = as_cpu(table);
+  const std::size_t cols = weight.cols();
+  for (std::int32_t i = 0; i < pass.rows; ++i) {
+    const TokenId token = pass.tokens[i];
+    SPECDEC_CHECK(token >= 0 && static_cast<std::size_t>(token) < weight.rows(), "token ", token,
+                  " of ", weight.rows());
+  }
+  const auto rows = static_cast<std::size_t>(pass.rows);
+  for_rows(rows, rows * cols, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto token = static_cast<std::size_t>(pass.tokens[i]);
+      dequantize_row(weight.dtype(), weight.source_row(token), out + i * cols, cols);
+    }
+  });
+}
+
+void CpuBackend::rms_norm(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,
+                          const float* gain, float eps, float* out) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      kernels_.rms_norm(x + i * k, gain, k, eps, out + i * k);
+    }
+  });
+}
+
+void CpuBackend::add(Workspace&, std::int64_t count, float* x, const float* y) const {
+  const auto n = static_cast<std::size_t>(count);
+  for_rows(n, n, [&](std::size_t begin, std::size_t end) {
+    kernels_.add(x + begin, y + begin, end - begin);
+  });
+}
+
+Verdict CpuBackend::verify(Workspace& ws, const VerifyInput& input) const {
+  return verify_on_host(*this, ws, input);
+}
+
+}  // namespace specdec

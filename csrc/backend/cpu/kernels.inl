@@ -1,0 +1,72 @@
+// The kernels, written once over the vocabulary of a vec_<isa>.h and compiled once per ISA level by a
+// wrapper kernels_<isa>.cpp, which includes the vec header first. Everything is in an anonymous namespace and
+// nothing comes from std::, so that no code compiled with ISA flags can be picked by the linker for
+// use on other machines.
+//
+// Numerics: a reduction of floats runs on 16 virtual lanes and ends in a fixed tree; a fused
+// multiply-add stands only where f_fma or lane_fma is written. So all levels give the same bits.
+
+#include "backend/cpu/kernel_table.h"
+#include "core/math.h"
+
+namespace specdec {
+namespace {
+
+// How far ahead of its use a weight is asked for: enough for the latency of memory at full bandwidth.
+constexpr size_t kPrefetchBytes = 4096;
+
+template <size_t kBytes>
+SPECDEC_INLINE void prefetch_lines(const uint8_t* p) {
+#pragma GCC unroll 20
+  for (size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
+}
+
+#include "backend/cpu/kernels_matmul.inl"   // NOLINT
+#include "backend/cpu/kernels_rows.inl"     // NOLINT
+#include "backend/cpu/kernels_sampling.inl" // NOLINT
+
+// Entries beyond the level's tile stay null: the backend never asks for them.
+template <class Format, int kCols = 1>
+void fill_matmul(MatmulGroupFn (&table)[kMaxTileCols]) {
+  if constexpr (kCols <= kTileCols) {
+    table[kCols - 1] = matmul_group<Format, kCols>;
+    fill_matmul<Format, kCols + 1>(table);
+  }
+}
+
+KernelTable make_table(const char* name) {
+  KernelTable t{};
+  t.name = name;
+  t.tile_cols = kTileCols;
+  t.quantize_row = quantize_row;
+  fill_matmul<FormatQ4_0>(t.matmul[static_cast<int>(PackedFormat::kQ4_0)]);
+  fill_matmul<FormatQ4_1>(t.matmul[static_cast<int>(PackedFormat::kQ4_1)]);
+  fill_matmul<FormatQ5_0>(t.matmul[static_cast<int>(PackedFormat::kQ5_0)]);
+  fill_matmul<FormatQ5_1>(t.matmul[static_cast<int>(PackedFormat::kQ5_1)]);
+  fill_matmul<FormatQ8_0>(t.matmul[static_cast<int>(PackedFormat::kQ8_0)]);
+  fill_matmul<FormatQ2_K>(t.matmul[static_cast<int>(PackedFormat::kQ2_K)]);
+  fill_matmul<FormatQ3_K>(t.matmul[static_cast<int>(PackedFormat::kQ3_K)]);
+  fill_matmul<FormatQ4_K>(t.matmul[static_cast<int>(PackedFormat::kQ4_K)]);
+  fill_matmul<FormatQ5_K>(t.matmul[static_cast<int>(PackedFormat::kQ5_K)]);
+  fill_matmul<FormatQ6_K>(t.matmul[static_cast<int>(PackedFormat::kQ6_K)]);
+  t.matmul_f32 = matmul_float<LoadF32>;
+  t.matmul_f16 = matmul_float<LoadF16>;
+  t.matmul_bf16 = matmul_float<LoadBF16>;
+  t.rms_norm = rms_norm;
+  t.silu_mul = silu_mul;
+  t.add = add;
+  t.store_f16 = store_f16;
+  t.load_f16 = load_f16;
+  t.attention_scores = attention_scores;
+  t.attention_softmax = attention_softmax;
+  t.attention_values = attention_values;
+  t.attention_merge = attention_merge;
+  t.divide = divide;
+  t.max_logit = max_logit;
+  t.logit_weights = logit_weights;
+  t.race_candidates = race_candidates;
+  return t;
+}
+
+}  // namespace
+}  // namespace specdec

@@ -1,0 +1,169 @@
+// Norms, element-wise operations and attention: part of kernels.inl.
+
+// exp_f32 of core/math.h in 16 lanes: the very same operations.
+SPECDEC_INLINE F32x16 f_exp(F32x16 x) {
+  using namespace exp_f32_constants;
+  const F32x16 round = f_set1(kRound), clamped = f_min(x, f_set1(kMax));
+  const F32x16 shifted = f_add(f_mul(clamped, f_set1(kLog2e)), round);
+  const F32x16 n = f_sub(shifted, round);
+  const F32x16 r =
+      f_sub(f_sub(clamped, f_mul(n, f_set1(kLn2Hi))), f_mul(n, f_set1(kLn2Lo)));
+  F32x16 p = f_set1(kP0);
+  p = f_add(f_mul(p, r), f_set1(kP1));
+  p = f_add(f_mul(p, r), f_set1(kP2));
+  p = f_add(f_mul(p, r), f_set1(kP3));
+  p = f_add(f_mul(p, r), f_set1(kP4));
+  p = f_add(f_mul(p, r), f_set1(kP5));
+  const F32x16 y = f_add(f_add(f_mul(p, f_mul(r, r)), r), f_set1(1.0f));
+  return f_where_ge(x, kMin, f_add_exponent(y, shifted), f_zero());
+}
+
+// One lane's worth of the same.
+SPECDEC_INLINE float exp_one(float x) {
+  float out[16];
+  f_store(out, f_exp(f_set1(x)));
+  return out[0];
+}
+
+// Calls body(i, n) for runs of 16 elements and once for the n < 16 that remain.
+template <class Body>
+SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
+  size_t i = 0;
+  for (; i + 16 <= count; i += 16) body(i, size_t{16});
+  if (i < count) body(i, count - i);
+}
+
+// out[k] = (x[k] * inv) * gain[k], inv = 1 / sqrt(sum / n + eps); lane j of the sum takes k = j mod 16 in
+// order, by fused multiply-adds. x, gain, out [n]; out may be x
+void rms_norm(const float* x, const float* gain, size_t n, float eps, float* out) {
+  F32x16 sum = f_zero();
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const F32x16 v = f_load_n(x + i, count);
+    sum = f_fma(v, v, sum);
+  });
+  const float mean = f_sum(sum) / static_cast<float>(n);
+  const F32x16 inv = f_set1(1.0f / __builtin_sqrtf(mean + eps));
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const F32x16 scaled = f_mul(f_load_n(x + i, count), inv);
+    f_store_n(out + i, f_mul(scaled, f_load_n(gain + i, count)), count);
+  });
+}
+
+// silu(g) = g / (1 + exp(-g)). gate, up, out [n]
+void silu_mul(const float* gate, const float* up, size_t n, float* out) {
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const F32x16 g = f_load_n(gate + i, count);
+    const F32x16 e = f_exp(f_sub(f_zero(), g));
+    const F32x16 silu = f_div(g, f_add(f_set1(1.0f), e));
+    f_store_n(out + i, f_mul(silu, f_load_n(up + i, count)), count);
+  });
+}
+
+void add(float* x, const float* y, size_t n) {
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    f_store_n(x + i, f_add(f_load_n(x + i, count), f_load_n(y + i, count)), count);
+  });
+}
+
+void store_f16(const float* x, size_t n, uint16_t* out) {
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    f_store_f16_n(out + i, f_load_n(x + i, count), count);
+  });
+}
+
+void load_f16(const uint16_t* x, size_t n, float* out) {
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const uint8_t* p = reinterpret_cast<const uint8_t*>(x + i);
+    f_store_n(out + i, count == 16 ? f_load_f16(p) : f_load_f16_n(p, count), count);
+  });
+}
+
+// --- Attention ----------------------------------------------------------------------------------------
+
+// scores[t] = scale * dot(q, keys[index[t]]): lane j of the dot takes d = j mod 16 in order by fused
+// multiply-adds, then the fixed tree. q [D], keys [*, D], index, scores [count]
+void attention_scores(const float* q, const float* keys, const int32_t* index, int count,
+                      size_t head_dim, float scale, float* scores) {
+  for (int t = 0; t < count; ++t) {
+    const float* key = keys + static_cast<size_t>(index[t]) * head_dim;
+    F32x16 dot = f_zero();
+    for_each_16(head_dim, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
+      dot = f_fma(f_load_n(q + i, n), f_load_n(key + i, n), dot);
+    });
+    scores[t] = scale * f_sum(dot);
+  }
+}
+
+// weights[t] = exp(scores[t] - max); lane j of the sum takes t = j mod 16 in order, then the fixed tree.
+SoftmaxState attention_softmax(float* scores, int count) {
+  const size_t n = static_cast<size_t>(count);
+  F32x16 max = f_set1(scores[0]);
+  for_each_16(n, [&](size_t i, size_t lanes) SPECDEC_LAMBDA_INLINE {
+    const uint32_t present = (1u << lanes) - 1u;
+    max = f_max(f_where_bits(present, f_load_n(scores + i, lanes), max), max);
+  });
+  SoftmaxState state;
+  state.max = f_hmax(max);
+  F32x16 sum = f_zero();
+  for_each_16(n, [&](size_t i, size_t lanes) SPECDEC_LAMBDA_INLINE {
+    const F32x16 e = f_exp(f_sub(f_load_n(scores + i, lanes), f_set1(state.max)));
+    sum = f_add(sum, f_where_bits((1u << lanes) - 1u, e, f_zero()));
+    f_store_n(scores + i, e, lanes);
+  });
+  state.sum = f_sum(sum);
+  return state;
+}
+
+// acc[d] = fma chain over t in order. weights, index [count], values [*, D], acc [D]
+template <int kVectors>
+SPECDEC_INLINE void weighted_values(const float* weights, const float* values,
+                                    const int32_t* index, int count, size_t head_dim, float* acc) {
+  F32x16 sum[kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) sum[v] = f_zero();
+  for (int t = 0; t < count; ++t) {
+    const F32x16 w = f_set1(weights[t]);
+    const float* value = values + static_cast<size_t>(index[t]) * head_dim;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[v] = f_fma(w, f_load(value + 16 * v), sum[v]);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) f_store(acc + 16 * v, sum[v]);
+}
+
+void attention_values(const float* weights, const float* values, const int32_t* index, int count,
+                      size_t head_dim, float* acc) {
+  size_t d = 0;
+  for (; d + 64 <= head_dim; d += 64) {
+    weighted_values<4>(weights, values + d, index, count, head_dim, acc + d);
+  }
+  for (; d + 16 <= head_dim; d += 16) {
+    weighted_values<1>(weights, values + d, index, count, head_dim, acc + d);
+  }
+  if (d == head_dim) return;
+  F32x16 sum = f_zero();
+  for (int t = 0; t < count; ++t) {
+    const float* value = values + static_cast<size_t>(index[t]) * head_dim + d;
+    sum = f_fma(f_set1(weights[t]), f_load_n(value, head_dim - d), sum);
+  }
+  f_store_n(acc + d, sum, head_dim - d);
+}
+
+// max' = max(state.max, chunk.max); a = exp(state.max - max'), b = exp(chunk.max - max');
+// sum' = fma(chunk.sum, b, state.sum * a); acc[d] = fma(chunk_acc[d], b, acc[d] * a). acc, chunk_acc [D]
+SoftmaxState attention_merge(SoftmaxState state, float* acc, SoftmaxState chunk,
+                             const float* chunk_acc, size_t head_dim) {
+  const float max = state.max > chunk.max ? state.max : chunk.max;
+  const float a = exp_one(state.max - max), b = exp_one(chunk.max - max);
+  for_each_16(head_dim, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
+    const F32x16 old = f_mul(f_load_n(acc + i, n), f_set1(a));
+    f_store_n(acc + i, f_fma(f_load_n(chunk_acc + i, n), f_set1(b), old), n);
+  });
+  return {max, __builtin_fmaf(chunk.sum, b, state.sum * a)};
+}
+
+void divide(const float* acc, float sum, size_t n, float* out) {
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    f_store_n(out + i, f_div(f_load_n(acc + i, count), f_set1(sum)), count);
+  });
+}

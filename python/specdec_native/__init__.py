@@ -1,0 +1,61 @@
+"""Speculative decoding whose output is identical to ordinary decoding.
+
+>>> import specdec_native as sd
+>>> with sd.Generator("target.gguf", draft="draft.gguf") as gen:  # doctest: +SKIP
+...     print(gen.generate("Once upon a time", max_tokens=50, temperature=0).text)
+"""
+
+from __future__ import annotations
+
+from specdec_native import _core
+from specdec_native.drafters import DraftModel, NgramDraft
+from specdec_native.errors import (
+    BackendUnavailableError,
+    BusyError,
+    ContextFullError,
+    DeviceError,
+    Error,
+    GgufError,
+    IncompatibleModelsError,
+    InternalError,
+    OutOfMemoryError,
+    TemplateError,
+    TokenizerError,
+)
+from specdec_native.generator import Generator
+from specdec_native.info import build_info, cpu_info
+from specdec_native.inspection import estimate_memory, inspect
+from specdec_native.sampling import SamplingParams
+from specdec_native.stats import Stats
+from specdec_native.stream import Chunk, Completion, Stream
+from specdec_native.text import Tokenizer
+
+__version__: str = _core.__version__
+
+__all__ = [
+    "BackendUnavailableError",
+    "BusyError",
+    "Chunk",
+    "Completion",
+    "ContextFullError",
+    "DeviceError",
+    "DraftModel",
+    "Error",
+    "Generator",
+    "GgufError",
+    "IncompatibleModelsError",
+    "InternalError",
+    "NgramDraft",
+    "OutOfMemoryError",
+    "SamplingParams",
+    "Stats",
+    "Stream",
+    "TemplateError",
+    "Tokenizer",
+    "TokenizerError",
+    "__version__",
+    "build_info",
+    "cpu_info",
+    "estimate_memory",
+    "inspect",
+]

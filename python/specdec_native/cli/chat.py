@@ -1,0 +1,215 @@
+"""``specdec chat``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from specdec_native.chat import ChatTemplate
+from specdec_native.cli.common import (
+    figures,
+    note,
+    print_error,
+    print_json,
+    reported_errors,
+    stats_dict,
+    write_text,
+)
+from specdec_native.cli.options import (
+    AcceptanceOption,
+    ContextOption,
+    DeviceOption,
+    DraftMaxOption,
+    DraftOption,
+    JsonOption,
+    KvTypeOption,
+    MinPOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+    engine_arguments,
+    sampling_params,
+)
+from specdec_native.errors import ContextFullError, Error
+from specdec_native.generator import Generator
+from specdec_native.models import DEFAULT_MODEL, KNOWN_MODELS, pull
+from specdec_native.sampling import SamplingParams
+
+__all__ = ["chat"]
+
+_HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+def chat(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m",
+            "--model",
+            help="Path of a GGUF file, or a name that was pulled. Default: "
+            f"{DEFAULT_MODEL}, which is fetched if it is not here.",
+            show_default=False,
+        ),
+    ] = None,
+    draft: DraftOption = None,
+    draft_max: DraftMaxOption = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", min=1, help="Most tokens of an answer.")
+    ] = 1000,
+    temp: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
+    stop: StopOption = None,
+    acceptance: AcceptanceOption = "coupled",
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    ctx: ContextOption = None,
+    kv_type: KvTypeOption = "f16",
+    as_json: JsonOption = False,
+) -> None:
+    """Talks with a model. Reads lines from the terminal, or from a pipe."""
+    params = sampling_params(
+        max_tokens=max_tokens,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop or (),
+        acceptance=acceptance,
+    )
+    arguments = engine_arguments(draft, draft_max, device, threads, ctx, kv_type)
+    with reported_errors():
+        path = model if model is not None else str(pull(DEFAULT_MODEL))
+        if model is None or model == DEFAULT_MODEL:
+            params = _recommended(params)
+        with Generator(path, **arguments) as generator:
+            # A model that cannot chat is told of before the user has typed anything.
+            ChatTemplate.from_tokenizer(generator.tokenizer)
+            _Conversation(generator, params, system, as_json).run()
+
+
+def _recommended(params: SamplingParams) -> SamplingParams:
+    """Fills in what the authors of the default model recommend and its file does not say."""
+    values = KNOWN_MODELS[DEFAULT_MODEL].sampling
+    missing = {name: value for name, value in values.items() if getattr(params, name) is None}
+    return replace(params, **missing)  # type: ignore[arg-type]
+
+
+class _Conversation:
+    """The messages so far, and the loop over the user's lines."""
+
+    def __init__(
+        self, generator: Generator, params: SamplingParams, system: str | None, as_json: bool
+    ) -> None:
+        self._generator = generator
+        self._params = params
+        self._as_json = as_json
+        self._interactive = sys.stdin.isatty()
+        self._start = [{"role": "system", "content": system}] if system is not None else []
+        self._messages = list(self._start)
+
+    def run(self) -> None:
+        """Answers line after line."""
+        if self._interactive:
+            note(_HELP, dim=True)
+        for line in self._lines():
+            command = line.strip()
+            if command == "/exit":
+                return
+            if command == "/reset":
+                self._messages = list(self._start)
+                note("forgotten", dim=True)
+            elif command == "/help":
+                note(_HELP, dim=True)
+            elif command:
+                self._messages.append({"role": "user", "content": line})
+                self._try_answer()
+
+    def _try_answer(self) -> None:
+        """An answer, or the reason why there is none; a user then may try another message."""
+        try:
+            self._answer()
+        except (Error, KeyboardInterrupt) as error:
+            if not self._interactive:
+                raise
+            if self._messages[-1]["role"] == "user":
+                self._messages.pop()
+            if isinstance(error, Error):
+                print_error(error)
+
+    def _answer(self) -> None:
+        """Streams one answer, and keeps it."""
+        text = ""
+        stream = self._generator.stream_chat(self._messages, self._params)
+        try:
+            for chunk in stream:
+                text += chunk.text
+                if not self._as_json:
+                    write_text(chunk.text)
+        except ContextFullError:
+            if not self._forget_oldest():
+                raise
+            self._answer()
+            return
+        except KeyboardInterrupt:
+            # From a script it means the end; a user only wants to stop this answer.
+            if not self._interactive:
+                raise
+        finally:
+            stream.close()
+        self._messages.append({"role": "assistant", "content": text})
+        if self._as_json:
+            reason = stream.finish_reason or "cancelled"
+            print_json({"text": text, "finish_reason": reason, "stats": stats_dict(stream.stats)})
+            return
+        write_text("\n")
+        if self._interactive:
+            cut = " (the context is full)" if stream.finish_reason == "context" else ""
+            note(figures(stream.stats) + cut, dim=True)
+
+    def _forget_oldest(self) -> bool:
+        """Drops the oldest question and answer; False if there is only the newest question."""
+        first = len(self._start)
+        if len(self._messages) - first < 3:
+            return False
+        del self._messages[first : first + 2]
+        note("the context is full: the oldest messages were forgotten", dim=True)
+        return True
+
+    def _lines(self) -> Iterator[str]:
+        """What the user types, line by line, until the end of the input."""
+        if not self._interactive:
+            for raw in sys.stdin.buffer:
+                yield raw.decode("utf-8", "replace").rstrip("\r\n")
+            return
+        try:
+            import readline  # noqa: F401  (gives input() a line editor and a history)
+        except ImportError:  # Windows' console has its own
+            pass
+        while True:
+            try:
+                yield self._ask()
+            except EOFError:
+                print(file=sys.stderr)
+                return
+            except KeyboardInterrupt:
+                print(file=sys.stderr)
+                note(_HELP, dim=True)
+
+    def _ask(self) -> str:
+        # input() would write the prompt to a stdout that is no terminal, among the answers.
+        if sys.stdout.isatty():
+            return input("> ")
+        print("> ", end="", file=sys.stderr, flush=True)
+        return input()

@@ -1,0 +1,127 @@
+"""``specdec inspect``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from specdec_native import inspection
+from specdec_native.cli.common import print_json, reported_errors
+from specdec_native.cli.options import ContextOption, JsonOption
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    file: Annotated[str, typer.Argument(help="A GGUF file, or a name that was pulled.")],
+    draft: Annotated[
+        str | None,
+        typer.Option("-d", "--draft", help="A smaller model: can it draft for this one?"),
+    ] = None,
+    ctx: ContextOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Shows what is in a GGUF file, whether it can be run, and the memory it needs."""
+    with reported_errors():
+        about = inspection.inspect(file, n_ctx=ctx)
+        if draft is not None:
+            about["draft"] = _about_draft(about, file, draft, ctx)
+        if as_json:
+            print_json(about)
+        else:
+            _print_tables(about)
+
+
+def _about_draft(about: dict[str, Any], file: str, draft: str, ctx: int | None) -> dict[str, Any]:
+    """What the draft is, whether it fits, and the memory of both."""
+    small = inspection.inspect(draft, n_ctx=ctx)
+    reasons = [one["reason"] for one in (about, small) if not one["supported"]]
+    fits, reason = (False, reasons[0]) if reasons else inspection.vocabularies_fit(file, draft)
+    memory = None
+    if not reasons:
+        both = inspection.DraftModel(draft)
+        memory = inspection.estimate_memory(file, both, about["n_ctx"])
+    return {**small, "fits": fits, "fits_reason": reason, "memory_together": memory}
+
+
+def _print_tables(about: dict[str, Any]) -> None:
+    # Imported here: no other command needs tables.
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(about))
+    draft = about.get("draft")
+    if draft is not None:
+        console.print(_table(draft))
+        console.print(_verdict(draft))
+
+
+def _table(about: dict[str, Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, title=Text(_clean(about["path"])), title_justify="left")
+    for name, value in _rows(about):
+        # Text, not markup: names come from the file.
+        table.add_row(Text(name, style="bold"), Text(_clean(value)))
+    return table
+
+
+def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
+    heads = about["heads"]
+    if about["kv_heads"] != heads:
+        heads = f"{heads}, key/value: {about['kv_heads']}"
+    types = [
+        f"{name}: {entry['count']} ({_size(entry['bytes'])})"
+        for name, entry in about["tensor_types"].items()
+    ]
+    supported = "yes" if about["supported"] else f"no: {about['reason']}"
+    rows = [
+        ("name", about["name"]),
+        ("architecture", about["architecture"]),
+        ("supported", supported),
+        ("file", f"{_size(about['file_size'])}, GGUF version {about['gguf_version']}"),
+        ("parameters", f"{about['parameters'] / 1e6:,.1f} million"),
+        ("layers", about["layers"]),
+        ("width", about["width"]),
+        ("heads", heads),
+        ("context", about["context_length"]),
+        ("vocabulary", about["vocab_size"]),
+        ("tokenizer", about["tokenizer"]),
+        ("pre-tokenizer", about["pre_tokenizer"]),
+        ("tensors", ", ".join(types)),
+        ("chat template", "yes" if about["chat_template"] else "no"),
+    ]
+    if about["memory"]:
+        rows.append((f"memory at {about['n_ctx']} positions", _memory(about["memory"])))
+    return [(name, "-" if value in (None, "") else str(value)) for name, value in rows]
+
+
+def _memory(memory: dict[str, int]) -> str:
+    parts = [f"{name.replace('_', ' ')} {_size(value)}" for name, value in memory.items() if value]
+    return ", ".join(parts)
+
+
+def _verdict(draft: dict[str, Any]) -> Any:
+    from rich.text import Text
+
+    if not draft["fits"]:
+        return Text(f"This draft does not fit: {_clean(draft['fits_reason'])}", style="red")
+    together = _memory(draft["memory_together"])
+    return Text(f"This draft fits. Memory of both: {together}", style="green")
+
+
+def _size(count: int) -> str:
+    """Bytes for people, in decimal units as disks and downloads use them."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def _clean(text: str) -> str:
+    """Without control characters, which could reprogram a terminal."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)

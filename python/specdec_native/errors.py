@@ -1,0 +1,66 @@
+"""The exceptions this library raises.
+
+Every one is an `Error`, and also the built-in exception a caller would expect, so that both
+``except sd.Error`` and ``except ValueError`` work. A message says what was wrong, with the actual
+values, and what to do next. The compiled module raises these same classes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendUnavailableError",
+    "BusyError",
+    "ContextFullError",
+    "DeviceError",
+    "Error",
+    "GgufError",
+    "IncompatibleModelsError",
+    "InternalError",
+    "OutOfMemoryError",
+    "TemplateError",
+    "TokenizerError",
+]
+
+
+class Error(Exception):
+    """Base class of everything this library raises on purpose."""
+
+
+class GgufError(Error, ValueError):
+    """A model file is damaged, inconsistent, or of a kind that is not supported."""
+
+
+class IncompatibleModelsError(Error, ValueError):
+    """A draft model does not share the target's vocabulary; names the first differing token."""
+
+
+class ContextFullError(Error, ValueError):
+    """A prompt does not fit into the context."""
+
+
+class BackendUnavailableError(Error, RuntimeError):
+    """The asked-for device or instruction set is not built in or not present."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A device failed while it was working."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Host or device memory is not enough."""
+
+
+class BusyError(Error, RuntimeError):
+    """The object is in use by another thread or an unfinished stream."""
+
+
+class InternalError(Error, RuntimeError):
+    """A broken invariant: a bug in this library, worth a report."""
+
+
+class TokenizerError(Error, ValueError):
+    """Text or token ids that the model's vocabulary cannot express."""
+
+
+class TemplateError(Error, ValueError):
+    """A chat template is missing, wrong, refuses the messages, or exceeds its limits."""

@@ -1,0 +1,351 @@
+"""The Generator: a target model, its drafters and one running text."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_native import _core
+from specdec_native.chat import ChatTemplate, encode_chat
+from specdec_native.drafters import Drafter, NgramDraft, parse_draft
+from specdec_native.errors import BackendUnavailableError, BusyError
+from specdec_native.models import resolve_model
+from specdec_native.progress import Progress, ProgressOption, open_progress
+from specdec_native.sampling import (
+    ResolvedParams,
+    SamplingParams,
+    merge_params,
+    recommended_in,
+)
+from specdec_native.stream import Completion, Stream
+from specdec_native.text import Tokenizer, Vocabulary
+
+__all__ = ["Generator"]
+
+_MAX_DEFAULT_CONTEXT = 8192
+_LOGIT_ROWS = 64  # rows with logits per pass: bounds the scratch memory
+_PREFILL_CHUNK = 512
+
+Message = Mapping[str, Any]
+
+
+class Generator:
+    """Generates text with speculative decoding; the output is that of ordinary decoding.
+
+    One request runs at a time; a second one, from this or another thread, is a `BusyError`.
+
+    Example:
+        >>> with sd.Generator("target.gguf", draft="ngram") as gen:  # doctest: +SKIP
+        ...     for chunk in gen.stream("Once upon a time", max_tokens=50, temperature=0):
+        ...         print(chunk.text, end="", flush=True)
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        draft: str | os.PathLike[str] | Drafter | Sequence[str | Drafter] | None = "auto",
+        n_ctx: int | None = None,
+        device: str = "auto",
+        threads: int | None = None,
+        kv_type: str = "f16",
+        progress: ProgressOption = None,
+    ) -> None:
+        """Loads a target and its drafters, and checks that they fit together.
+
+        Args:
+            model: Path of a GGUF file, or a name known to ``specdec pull``.
+            draft: None (plain decoding), ``"auto"`` (lookup), ``"ngram"``, a path to a GGUF draft
+                model, a drafter object, or a list of these, asked in order.
+            n_ctx: Positions of the context; None: the trained length, at most 8192.
+            device: ``"auto"`` or ``"cpu"``; ``"ref"`` is the slow reference in double precision.
+            threads: Threads that compute; None: one per physical core.
+            kv_type: Type of the key/value cache, ``"f16"`` or ``"f32"``.
+            progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
+                fraction done and a text.
+
+        Raises:
+            GgufError: A file is damaged or not supported.
+            IncompatibleModelsError: A draft model has another vocabulary.
+            BackendUnavailableError: The device is not to be had.
+            FileNotFoundError: No such file or model name.
+        """
+        wanted = parse_draft(draft)
+        self._slot = threading.Lock()  # held while a request runs
+        # Weak, so that dropping the last reference to a stream ends its request.
+        self._active: weakref.ref[Stream] | None = None
+        self._backend = _make_backend(device, threads)
+        with open_progress(progress) as shown:
+            target = self._load_model(model, "target", shown)
+            metadata = target.file.metadata
+            self.tokenizer = Tokenizer(Vocabulary.from_metadata(metadata))
+            self._recommended = recommended_in(metadata)
+            self._n_ctx = _context_length(n_ctx, target.trained_context)
+            self._drafters = [self._build_drafter(one, target, kv_type, shown) for one in wanted]
+        self._model: _core.Model | None = target
+        self._core: _core.Generator | None = _core.Generator(target, self._n_ctx, kv_type)
+
+    def _load_model(self, name: str | os.PathLike[str], role: str, shown: Progress) -> _core.Model:
+        path = resolve_model(name)
+        return _core.Model.load(
+            str(path), self._backend, lambda part: shown(part, f"loading {role} {path.name}")
+        )
+
+    def _build_drafter(
+        self, drafter: Drafter, target: _core.Model, kv_type: str, shown: Progress
+    ) -> _core.Drafter:
+        if isinstance(drafter, NgramDraft):
+            return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
+        model = self._load_model(drafter.path, "draft", shown)
+        _core.check_same_vocabulary(target, model)
+        n_ctx = min(drafter.n_ctx or self._n_ctx, self._n_ctx, model.trained_context)
+        return _core.DraftModelDrafter(model, n_ctx, kv_type, drafter.max_draft)
+
+    # --- Generating ------------------------------------------------------------------------------
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **sampling: Any,
+    ) -> Stream:
+        """Streams the continuation of a prompt.
+
+        Args:
+            prompt: Text, or token ids (taken as they are).
+            params: Sampling parameters; keywords win over it.
+            **sampling: The fields of `SamplingParams`.
+
+        Returns:
+            An iterator of `Chunk`, one per round.
+
+        Raises:
+            ValueError: A parameter is out of range.
+            ContextFullError: At the first chunk, if the prompt leaves no room.
+            BusyError: At the first chunk, if another request is running.
+        """
+        merged = merge_params(params, sampling).resolved(self._recommended)
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        return Stream(self, ids, merged, self.tokenizer.eog_ids)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        **sampling: Any,
+    ) -> Completion:
+        """As `stream`, whole."""
+        return self.stream(prompt, params, **sampling).result()
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        **sampling: Any,
+    ) -> Stream:
+        """Streams the answer to a conversation, using the model's chat template.
+
+        Args:
+            messages: Dicts with ``role`` and ``content``. Their text never turns into control
+                tokens.
+            params: Sampling parameters; keywords win over it.
+            **sampling: The fields of `SamplingParams`.
+
+        Raises:
+            TemplateError: The model has no template, or the template refuses the messages.
+        """
+        template = ChatTemplate.from_tokenizer(self.tokenizer)
+        return self.stream(encode_chat(self.tokenizer, template, messages), params, **sampling)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        **sampling: Any,
+    ) -> Completion:
+        """As `stream_chat`, whole."""
+        return self.stream_chat(messages, params, **sampling).result()
+
+    def cancel(self) -> None:
+        """Ends the running request within one pass; callable from any thread."""
+        if self._core is not None:
+            self._core.cancel()
+
+    def _start(
+        self, stream: Stream, prompt: Sequence[int], params: ResolvedParams
+    ) -> _core.Generator:
+        """Gives the engine to a stream, which gives it back by `_finish`."""
+        core = self._engine()
+        request = _core.RequestParams(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            seed=params.seed,
+            acceptance=params.acceptance,
+            max_tokens=-1 if params.max_tokens is None else params.max_tokens,
+            stop_tokens=sorted(self.tokenizer.eog_ids),
+            prefill_chunk=_PREFILL_CHUNK,
+        )
+        self._acquire()
+        try:
+            core.begin(self._drafters, prompt, request)
+            self._active = weakref.ref(stream)
+        except BaseException:
+            self._finish()
+            raise
+        return core
+
+    def _finish(self) -> None:
+        self._active = None
+        self._slot.release()
+
+    def _acquire(self) -> None:
+        if not self._slot.acquire(blocking=False):
+            raise BusyError(
+                "this generator is already executing a request; finish or close() the other "
+                "stream first, or use a generator of its own for each thread"
+            )
+
+    def _engine(self) -> _core.Generator:
+        if self._core is None:
+            raise ValueError("this generator is closed; make a new one")
+        return self._core
+
+    # --- Tokens and scores -----------------------------------------------------------------------
+
+    def tokenize(
+        self, text: str, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of a text; see `Tokenizer.encode`."""
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of token ids; control tokens give none."""
+        return self.tokenizer.decode(tokens)
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The target's logits.
+
+        Args:
+            tokens: Token ids, at most `n_ctx`.
+
+        Returns:
+            float32 ``[len(tokens), vocab]``; row i scores the token after position i.
+        """
+        rows = [block for _, block in self._logit_blocks(list(tokens))]
+        return np.concatenate(rows)
+
+    def score(self, text: str | Sequence[int]) -> float:
+        """Mean negative log-likelihood of a text under the target.
+
+        Args:
+            text: Text, or token ids; at least two tokens.
+
+        Returns:
+            Nats per token, over all tokens but the first.
+        """
+        tokens = self.tokenize(text) if isinstance(text, str) else [int(t) for t in text]
+        if len(tokens) < 2:
+            raise ValueError(f"a score needs at least two tokens; the text has {len(tokens)}")
+        total = 0.0
+        for first, block in self._logit_blocks(tokens[:-1]):
+            wide = block.astype(np.float64)
+            peak = wide.max(axis=1)
+            log_total = peak + np.log(np.exp(wide - peak[:, None]).sum(axis=1))
+            following = tokens[first + 1 : first + 1 + len(block)]
+            total += float((log_total - wide[np.arange(len(block)), following]).sum())
+        return total / (len(tokens) - 1)
+
+    def _logit_blocks(self, tokens: list[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """(index of the first row, logits [rows, vocab]), block by block."""
+        if not tokens:
+            raise ValueError("no tokens were given; give at least one")
+        core = self._engine()
+        vocab = self._target().vocab
+        self._acquire()
+        try:
+            for first in range(0, len(tokens), _LOGIT_ROWS):
+                yield first, core.logits(tokens[: first + _LOGIT_ROWS], first)[:, :vocab]
+        finally:
+            self._slot.release()
+
+    # --- The object ------------------------------------------------------------------------------
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions of the context."""
+        return self._n_ctx
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that can be generated; ids beyond are padding."""
+        return self._target().vocab
+
+    def _target(self) -> _core.Model:
+        if self._model is None:
+            raise ValueError("this generator is closed; make a new one")
+        return self._model
+
+    def memory(self) -> dict[str, int]:
+        """Bytes in use: weights, caches and scratch of target and drafts, and their total."""
+        use = self._engine().memory()
+        parts = {
+            "target_weights": use["target_weights"],
+            "draft_weights": sum(one.weight_bytes for one in self._drafters),
+            "target_cache": use["target_cache"],
+            "draft_cache": sum(one.cache_bytes for one in self._drafters),
+            "scratch": use["target_scratch"] + sum(one.scratch_bytes for one in self._drafters),
+        }
+        return {**parts, "total": sum(parts.values())}
+
+    def close(self) -> None:
+        """Frees models and caches; a running stream is closed first."""
+        active = self._active() if self._active is not None else None
+        if active is not None:
+            active.close()
+        self._core = None
+        self._model = None
+        self._drafters = []
+
+    def __enter__(self) -> Generator:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the generator."""
+        self.close()
+
+
+def _make_backend(device: str, threads: int | None) -> _core.Backend:
+    if threads is not None and not 1 <= threads <= 1024:
+        raise ValueError(f"threads is {threads}; it must be from 1 to 1024, or None")
+    if device in ("auto", "cpu"):
+        return _core.make_backend("cpu", threads or 0)
+    if device == "ref":
+        return _core.make_backend("ref", 1)
+    if device == "cuda" or device.startswith("cuda:"):
+        raise BackendUnavailableError(
+            f"device {device!r} is not to be had: this build has no CUDA backend; use device='cpu'"
+        )
+    raise ValueError(f"device is {device!r}; known are 'auto' and 'cpu'")
+
+
+def _context_length(n_ctx: int | None, trained: int) -> int:
+    if n_ctx is None:
+        return min(trained, _MAX_DEFAULT_CONTEXT)
+    if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 2 <= n_ctx <= 2**24:
+        raise ValueError(f"n_ctx is {n_ctx!r}; it must be a whole number from 2 to {2**24}")
+    return n_ctx

@@ -1,0 +1,285 @@
+"""Looking into model files without loading them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec_native import _core
+from specdec_native.drafters import Drafter, DraftModel, parse_draft
+from specdec_native.errors import Error
+from specdec_native.info import build_info
+from specdec_native.models import resolve_model
+from specdec_native.text import Tokenizer
+
+__all__ = ["estimate_memory", "inspect", "vocabularies_fit"]
+
+_MAX_DEFAULT_CONTEXT = 8192  # as Generator
+_PREFILL_ROWS = 512  # as Generator
+_VERIFY_ROWS = 9  # the pending token and the drafted ones
+_CACHE_BYTES = {"f32": 4, "f16": 2}  # per element
+_ROPE_SCALINGS = ("none", "linear", "yarn")
+
+# The tensors of the llama architecture; any other changes the computation.
+_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+_KNOWN_TENSORS = re.compile(
+    r"(token_embd|output_norm|output|rope_freqs)\.weight"
+    rf"|blk\.\d+\.(attn_norm|ffn_norm|{'|'.join(_MATRICES)})\.weight"
+    r"|.*attn_rot_embd\.weight|.*\.rot_embd"
+)
+
+
+def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str, Any]:
+    """Describes a GGUF file.
+
+    Works for files that cannot be run, too; ``supported`` and ``reason`` say whether and why. What
+    a file does not say is None.
+
+    Args:
+        path: The file, or a name that was pulled.
+        n_ctx: Positions of the context for the estimate of the memory; None: as `Generator`.
+
+    Returns:
+        ``path, file_size, gguf_version, architecture, name, parameters, layers, width, heads,
+        kv_heads, head_dim, ffn_width, context_length, vocab_size, tokenizer, pre_tokenizer,
+        tensor_types`` (type -> ``{"count", "bytes"}``), ``chat_template`` (bool), ``supported,
+        reason, n_ctx, memory`` (as `estimate_memory`).
+
+    Raises:
+        GgufError: The file is no sound GGUF file.
+        FileNotFoundError: There is none.
+    """
+    file = _core.GgufFile(resolve_model(path))
+    about = _Facts(file)
+    reason = _reason_against(about)
+    runnable = reason is None
+    context = about.context(n_ctx) if runnable else n_ctx
+    return {
+        "path": file.path,
+        "file_size": file.file_size,
+        "gguf_version": file.version,
+        "architecture": about.architecture,
+        "name": about.text("general.name"),
+        "parameters": sum(_elements(tensor) for tensor in file.tensors),
+        "layers": about.number("block_count"),
+        "width": about.number("embedding_length"),
+        "heads": about.number("attention.head_count"),
+        "kv_heads": about.kv_heads,
+        "head_dim": about.head_dim,
+        "ffn_width": about.number("feed_forward_length"),
+        "context_length": about.number("context_length"),
+        "vocab_size": about.vocab_size,
+        "tokenizer": about.text("tokenizer.ggml.model"),
+        "pre_tokenizer": about.text("tokenizer.ggml.pre"),
+        "tensor_types": _tensor_types(file.tensors),
+        "chat_template": bool(about.text("tokenizer.chat_template")),
+        "supported": runnable,
+        "reason": reason,
+        "n_ctx": context,
+        "memory": estimate_memory(path, n_ctx=n_ctx) if runnable else None,
+    }
+
+
+def estimate_memory(
+    model: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | Drafter | Sequence[str | Drafter] | None = None,
+    n_ctx: int | None = None,
+    *,
+    kv_type: str = "f16",
+) -> dict[str, int]:
+    """Estimates the memory of a `Generator` before anything is loaded.
+
+    Args:
+        model: A GGUF file, or a name that was pulled.
+        draft: As for `Generator`.
+        n_ctx: Positions of the context; None: the trained length, at most 8192.
+        kv_type: Type of the key/value cache.
+
+    Returns:
+        Bytes under the keys of `Generator.memory`; ``scratch`` is that of a long prompt.
+
+    Raises:
+        GgufError: A file is damaged or not supported.
+        FileNotFoundError: There is no such file.
+        ValueError: An unknown `kv_type` or draft.
+    """
+    if kv_type not in _CACHE_BYTES:
+        raise ValueError(f"kv_type is {kv_type!r}; supported: {', '.join(_CACHE_BYTES)}")
+    target = _Facts(_core.GgufFile(resolve_model(model)))
+    context = target.context(n_ctx)
+    parts = {
+        "target_weights": target.weight_bytes(),
+        "draft_weights": 0,
+        "target_cache": target.cache_bytes(context, kv_type),
+        "draft_cache": 0,
+        "scratch": target.scratch_bytes(),
+    }
+    for drafter in parse_draft(draft):
+        if isinstance(drafter, DraftModel):
+            small = _Facts(_core.GgufFile(resolve_model(drafter.path)))
+            positions = min(drafter.n_ctx or context, context, small.context(None, limit=context))
+            parts["draft_weights"] += small.weight_bytes()
+            parts["draft_cache"] += small.cache_bytes(positions, kv_type)
+            parts["scratch"] += small.scratch_bytes()
+    return {**parts, "total": sum(parts.values())}
+
+
+def vocabularies_fit(
+    model: str | os.PathLike[str], draft: str | os.PathLike[str]
+) -> tuple[bool, str | None]:
+    """Whether a file can serve as draft of another.
+
+    Returns:
+        True and None, or False and the reason.
+    """
+    backend = _core.make_backend("cpu", 1)
+    try:
+        loaded = [_core.Model.load(str(resolve_model(one)), backend) for one in (model, draft)]
+        _core.check_same_vocabulary(*loaded)
+    except Error as error:
+        return False, str(error)
+    return True, None
+
+
+class _Facts:
+    """What the metadata of a file says, read with care: it is input from outside."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.metadata: Mapping[str, Any] = file.metadata
+        self.architecture = self.text("general.architecture")
+
+    def text(self, key: str) -> str | None:
+        value = self.metadata.get(key)
+        if not isinstance(value, str):
+            return None
+        # Bytes that are no UTF-8 come as surrogates, which can be neither printed nor sent.
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    def number(self, name: str) -> int | None:
+        """A number of this architecture; of an array with one value per layer, the largest."""
+        value = self.metadata.get(f"{self.architecture}.{name}")
+        if hasattr(value, "tolist"):
+            items = [one for one in value.tolist() if _is_whole(one)]
+            return max(items, default=None)
+        return int(value) if _is_whole(value) else None
+
+    @property
+    def kv_heads(self) -> int | None:
+        return self.number("attention.head_count_kv") or self.number("attention.head_count")
+
+    @property
+    def head_dim(self) -> int | None:
+        given = self.number("attention.key_length")
+        width, heads = self.number("embedding_length"), self.number("attention.head_count")
+        return given or (width // heads if width and heads else None)
+
+    @property
+    def vocab_size(self) -> int | None:
+        tokens = self.metadata.get("tokenizer.ggml.tokens")
+        return len(tokens) if isinstance(tokens, list) else None
+
+    def needed(self, name: str) -> int:
+        """A number without which nothing can be estimated."""
+        value = self.number(name)
+        if not value or value < 0:
+            raise Error(
+                f"{self.file.path}: key {self.architecture}.{name} is missing or 0, so its memory "
+                "cannot be estimated"
+            )
+        return value
+
+    def context(self, n_ctx: int | None, limit: int = _MAX_DEFAULT_CONTEXT) -> int:
+        if n_ctx is not None and n_ctx < 2:
+            raise ValueError(f"n_ctx is {n_ctx}; it must be at least 2")
+        return n_ctx or min(self.needed("context_length"), limit)
+
+    def weight_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.file.tensors)
+
+    def cache_bytes(self, positions: int, kv_type: str) -> int:
+        row = (self.kv_heads or 0) * (self.head_dim or 0) * _CACHE_BYTES[kv_type]
+        return 2 * self.needed("block_count") * row * positions
+
+    def scratch_bytes(self) -> int:
+        """Activations of a full prefill pass, and logits of a verify pass."""
+        width, ffn = self.needed("embedding_length"), self.needed("feed_forward_length")
+        attention = self.needed("attention.head_count") * (self.head_dim or 0)
+        row = 3 * width + 2 * attention + ffn + (self.head_dim or 0)
+        return 4 * (_PREFILL_ROWS * row + _VERIFY_ROWS * (self.vocab_size or 0))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _elements(tensor: Any) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+def _tensor_types(tensors: Sequence[Any]) -> dict[str, dict[str, int]]:
+    """Type -> count and bytes, the largest first."""
+    types: dict[str, dict[str, int]] = {}
+    for tensor in tensors:
+        entry = types.setdefault(tensor.dtype, {"count": 0, "bytes": 0})
+        entry["count"] += 1
+        entry["bytes"] += tensor.bytes
+    return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def _reason_against(about: _Facts) -> str | None:
+    """Why a file cannot be run; None if nothing speaks against it.
+
+    Loading checks more (every shape and range), but has to read the weights for it.
+    """
+    known = build_info().architectures
+    if about.architecture not in known:
+        return f"its architecture is {about.architecture!r}; supported: {', '.join(known)}"
+    if about.number("expert_count"):
+        return "mixtures of experts are not supported yet"
+    scaling = about.text(f"{about.architecture}.rope.scaling.type") or "none"
+    if scaling not in _ROPE_SCALINGS:
+        return f"its rope scaling is {scaling!r}; supported: {', '.join(_ROPE_SCALINGS)}"
+    return _reason_in_tensors(about) or _reason_in_numbers(about) or _reason_in_tokenizer(about)
+
+
+def _reason_in_tensors(about: _Facts) -> str | None:
+    tensors = about.file.tensors
+    names = {tensor.name for tensor in tensors}
+    if not names:
+        return "it holds no weights, only a vocabulary"
+    layers = about.number("block_count") or 0
+    wanted = ["token_embd.weight", "output_norm.weight"]
+    # A layer count is a number from outside; no file has more layers than tensors.
+    for layer in range(min(layers, len(names))):
+        wanted += [f"blk.{layer}.{one}.weight" for one in ("attn_norm", "ffn_norm", *_MATRICES)]
+    for name in wanted:
+        if name not in names:
+            return f"tensor {name} is missing"
+    for tensor in tensors:
+        if not tensor.supported:
+            return f"tensor {tensor.name} has the type {tensor.dtype}, which is not supported"
+        if not _KNOWN_TENSORS.fullmatch(tensor.name):
+            return f"tensor {tensor.name} is not part of the {about.architecture} architecture"
+    return None
+
+
+def _reason_in_numbers(about: _Facts) -> str | None:
+    names = ("block_count", "embedding_length", "attention.head_count", "feed_forward_length")
+    for name in (*names, "context_length"):
+        if not about.number(name):
+            return f"key {about.architecture}.{name} is missing or 0"
+    return None
+
+
+def _reason_in_tokenizer(about: _Facts) -> str | None:
+    try:
+        Tokenizer.from_metadata(about.metadata)
+    except Error as error:
+        return str(error)
+    return None

@@ -1,0 +1,383 @@
+"""The vocabulary of a GGUF file: its ``tokenizer.*`` metadata, checked.
+
+A file is input from outside: every type, range and length is tested here, so that nothing after
+this point has to.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_native.errors import GgufError
+from specdec_native.text.pretokenizers import ALIASES, PRE_TOKENIZERS
+
+__all__ = ["TokenType", "Vocabulary"]
+
+_PREFIX = "tokenizer.ggml."
+_KINDS = ("gpt2", "llama")
+_NEXT = "Convert the model again with a current converter, or get the file from another place."
+
+
+class TokenType(enum.IntEnum):
+    """What a token is (``tokenizer.ggml.token_type``)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+# Texts that end a generation, as llama.cpp has them (llama-vocab.cpp, special_eog_ids). The first
+# set cannot well be ordinary text, so such a token counts as a control token whatever type the
+# converter gave it. The second set can be (`</s>` is HTML for struck-out text, and an ordinary or
+# user-defined token in some vocabularies): it counts only where the file says "control".
+# llama.cpp also stops on fill-in-the-middle separators; we do not: they end no turn.
+_END_MARKERS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+    }
+)
+_END_MARKERS_IF_CONTROL = frozenset(
+    {
+        "</s>",
+        "<eos>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",  # noqa: RUF001 (DeepSeek writes it with fullwidth bars)
+    }
+)
+# Where a vocabulary has all of a set, `<|end|>` closes a channel and not the turn.
+_END_IS_NO_END = ({"<|return|>", "<|call|>"}, {"<|call|>", "<|flush|>"}, {"<|calls|>", "<|flush|>"})
+# After these tokens Phi-3 keeps the blanks that follow.
+_PHI3_KEEPS_BLANKS = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+
+
+class _Metadata:
+    """Typed access to the metadata, with errors that name the key and the value."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def string(self, name: str) -> str | None:
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise GgufError(f"{name} must be a string, but is {_shown(value)}. {_NEXT}")
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        value = self._scalar(name)
+        if value is not None and not isinstance(value, bool):
+            raise GgufError(f"{_PREFIX}{name} must be a boolean, but is {_shown(value)}. {_NEXT}")
+        return value
+
+    def _scalar(self, name: str) -> Any:
+        """The value under a key; a NumPy scalar as the Python value it holds."""
+        value = self.values.get(_PREFIX + name)
+        is_scalar = getattr(value, "ndim", None) == 0
+        return value.item() if value is not None and is_scalar else value
+
+    def array(self, name: str, kind: type, kind_name: str) -> list[Any] | None:
+        """The array under a key, each item of exactly the Python type `kind`."""
+        value = self.values.get(_PREFIX + name)
+        if value is None:
+            return None
+        items = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(items, (list, tuple)):
+            raise GgufError(
+                f"{_PREFIX}{name} must be an array of {kind_name}, but is {_shown(value)}. {_NEXT}"
+            )
+        for index, item in enumerate(items):
+            if type(item) is not kind:
+                raise GgufError(
+                    f"{_PREFIX}{name}[{index}] must be of type {kind_name}, but is "
+                    f"{_shown(item)}. {_NEXT}"
+                )
+        return list(items)
+
+    def token_id(self, name: str, size: int) -> int | None:
+        """A token id, checked against the size of the vocabulary."""
+        value = self._scalar(name)
+        return None if value is None else _checked_id(_PREFIX + name, value, size)
+
+    def token_ids(self, name: str, size: int) -> list[int]:
+        """A list of token ids; one plain id is taken as a list of one."""
+        value = self.values.get(_PREFIX + name)
+        if value is None or isinstance(self._scalar(name), int):
+            single = self.token_id(name, size)
+            return [] if single is None else [single]
+        items = self.array(name, int, "integer") or []
+        return [_checked_id(f"{_PREFIX}{name}[{i}]", v, size) for i, v in enumerate(items)]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens and special ids of one model.
+
+    Attributes:
+        kind: ``"gpt2"`` (byte-level byte pairs) or ``"llama"`` (SentencePiece).
+        pre: Name of the pre-tokeniser; None if the file names none.
+        tokens: Text of each token as the file has it.
+        scores: Score of each token; empty for ``gpt2``.
+        types: Type of each token.
+        merges: Pairs to merge, best first; empty for ``llama``.
+        bos_id: Begin-of-sequence id, or None.
+        eos_id: End-of-sequence id, or None.
+        unknown_id: Id for what the vocabulary cannot express, or None.
+        padding_id: Padding id, or None.
+        eog_ids: Every id that ends a generation.
+        add_bos: Whether a sequence starts with BOS.
+        add_eos: Whether a sequence ends with EOS.
+        add_space_prefix: Whether a space is put before the first word (``llama`` only).
+        strip_after: Tokens after which blanks in the text are dropped.
+        chat_template: Source of the chat template, or None.
+    """
+
+    kind: str
+    pre: str | None
+    tokens: list[str]
+    scores: list[float]
+    types: list[TokenType]
+    merges: list[tuple[str, str]]
+    bos_id: int | None
+    eos_id: int | None
+    unknown_id: int | None
+    padding_id: int | None
+    eog_ids: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+    add_space_prefix: bool
+    strip_after: frozenset[int]
+    chat_template: str | None
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+        """Reads the vocabulary out of a GGUF file's metadata.
+
+        Args:
+            metadata: Key -> string, integer, float, boolean, or a list or NumPy array of these.
+
+        Raises:
+            GgufError: A key is missing, or its value has the wrong type or is out of range.
+        """
+        meta = _Metadata(metadata)
+        kind = _read_kind(meta)
+        tokens = _read_tokens(meta)
+        size = len(tokens)
+        types = _read_types(meta, tokens)
+        pre = meta.string(_PREFIX + "pre")
+        defaults = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
+
+        def special(name: str) -> int | None:
+            found = meta.token_id(f"{name}_token_id", size)
+            if found is not None or name not in defaults:
+                return found
+            # The format's default holds only where it exists and is no ordinary token.
+            default = defaults[name]
+            if default < size and types[default] in (TokenType.CONTROL, TokenType.UNKNOWN):
+                return default
+            return None
+
+        bos_id, eos_id = special("bos"), special("eos")
+        ends = [eos_id, special("eot"), special("eom")]
+        for name in ("eos_token_ids", "eot_token_ids", "eog_token_ids"):
+            ends.extend(meta.token_ids(name, size))
+        explicit = {one for one in ends if one is not None}
+        return cls(
+            kind=kind,
+            pre=pre,
+            tokens=tokens,
+            scores=_read_scores(meta, size) if kind == "llama" else [],
+            types=types,
+            merges=_read_merges(meta, tokens) if kind == "gpt2" else [],
+            bos_id=bos_id,
+            eos_id=eos_id,
+            unknown_id=special("unknown"),
+            padding_id=special("padding"),
+            eog_ids=frozenset(explicit | _ends_by_text(tokens, types)),
+            add_bos=_read_add(meta, "bos", bos_id, _adds_bos_by_default(kind, pre)),
+            add_eos=_read_add(meta, "eos", eos_id, False),
+            add_space_prefix=_read_space_prefix(meta, kind),
+            strip_after=_strip_after(meta, kind, tokens, types),
+            chat_template=meta.string("tokenizer.chat_template"),
+        )
+
+
+def _read_kind(meta: _Metadata) -> str:
+    kind = meta.string(_PREFIX + "model")
+    if kind is None:
+        raise GgufError(f"{_PREFIX}model is missing: the file holds no tokenizer. {_NEXT}")
+    if kind not in _KINDS:
+        raise GgufError(
+            f"{_PREFIX}model is {kind!r}, which is not supported; supported are "
+            f"{', '.join(_KINDS)}. Use a model with one of these."
+        )
+    return kind
+
+
+def _read_tokens(meta: _Metadata) -> list[str]:
+    tokens = meta.array("tokens", str, "string")
+    if not tokens:
+        state = "missing" if tokens is None else "empty"
+        raise GgufError(f"{_PREFIX}tokens is {state}: there is no vocabulary. {_NEXT}")
+    try:
+        "".join(tokens).encode()
+    except UnicodeEncodeError:
+        index = next(i for i, token in enumerate(tokens) if _has_surrogate(token))
+        raise GgufError(
+            f"{_PREFIX}tokens[{index}] is not valid Unicode: {tokens[index]!r}. {_NEXT}"
+        ) from None
+    return tokens
+
+
+def _read_types(meta: _Metadata, tokens: list[str]) -> list[TokenType]:
+    """The token types, with known end markers made control tokens."""
+    raw = meta.array("token_type", int, "integer")
+    if raw is None:
+        types = [TokenType.NORMAL] * len(tokens)
+    else:
+        _check_length("token_type", len(raw), len(tokens))
+        known = {int(one): one for one in TokenType}
+        try:
+            types = [known[one] for one in raw]
+        except KeyError as error:
+            index = raw.index(error.args[0])
+            raise GgufError(
+                f"{_PREFIX}token_type[{index}] is {raw[index]}, which is no token type (1 to 6). "
+                f"{_NEXT}"
+            ) from None
+    for index, token in enumerate(tokens):
+        if token in _END_MARKERS:
+            types[index] = TokenType.CONTROL
+    return types
+
+
+def _read_scores(meta: _Metadata, size: int) -> list[float]:
+    scores = meta.array("scores", float, "float")
+    if scores is None:
+        raise GgufError(f"{_PREFIX}scores is missing, which kind 'llama' needs. {_NEXT}")
+    _check_length("scores", len(scores), size)
+    for index, score in enumerate(scores):
+        if math.isnan(score):
+            raise GgufError(f"{_PREFIX}scores[{index}] is not a number. {_NEXT}")
+    return scores
+
+
+def _read_merges(meta: _Metadata, tokens: list[str]) -> list[tuple[str, str]]:
+    """The merges as pairs; each part and each result must be a token."""
+    raw = meta.array("merges", str, "string")
+    if raw is None:
+        raise GgufError(f"{_PREFIX}merges is missing, which kind 'gpt2' needs. {_NEXT}")
+    known = set(tokens)
+    merges: list[tuple[str, str]] = []
+    for index, line in enumerate(raw):
+        left, _, right = line.partition(" ")
+        if left not in known or right not in known or left + right not in known:
+            raise GgufError(
+                f"{_PREFIX}merges[{index}] is {line!r}, but {left!r}, {right!r} and "
+                f"{left + right!r} are not all in {_PREFIX}tokens. {_NEXT}"
+            )
+        merges.append((left, right))
+    return merges
+
+
+def _read_add(meta: _Metadata, which: str, token_id: int | None, default: bool) -> bool:
+    """Whether to add BOS or EOS, which needs there to be one."""
+    wanted = meta.flag(f"add_{which}_token")
+    if wanted and token_id is None:
+        raise GgufError(
+            f"{_PREFIX}add_{which}_token is true, but {_PREFIX}{which}_token_id is missing. {_NEXT}"
+        )
+    return default and token_id is not None if wanted is None else wanted
+
+
+def _adds_bos_by_default(kind: str, pre: str | None) -> bool:
+    if kind == "llama":
+        return True
+    found = PRE_TOKENIZERS.get(ALIASES.get(pre or "", pre or ""))
+    return found is not None and found.add_bos
+
+
+def _read_space_prefix(meta: _Metadata, kind: str) -> bool:
+    wanted = meta.flag("add_space_prefix")
+    return kind == "llama" and wanted is not False
+
+
+def _ends_by_text(tokens: list[str], types: list[TokenType]) -> set[int]:
+    """Ids of the control tokens that are known to end a generation."""
+    markers = _END_MARKERS | _END_MARKERS_IF_CONTROL
+    found = {
+        token: index
+        for index, token in enumerate(tokens)
+        if token in markers and types[index] is TokenType.CONTROL
+    }
+    if any(found.keys() >= others for others in _END_IS_NO_END):
+        found.pop("<|end|>", None)
+    if "<|tool_response>" in found:
+        found.pop("</s>", None)
+    return set(found.values())
+
+
+def _strip_after(
+    meta: _Metadata, kind: str, tokens: list[str], types: list[TokenType]
+) -> frozenset[int]:
+    """Tokens that swallow the blanks after them.
+
+    Only Phi-3's SentencePiece vocabulary has any (``rstrip`` in its tokenizer.json). GGUF does not
+    carry that attribute, so the architecture tells, much as in llama.cpp.
+    """
+    if kind != "llama" or meta.string("general.architecture") != "phi3":
+        return frozenset()
+    special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+    return frozenset(
+        index
+        for index, token in enumerate(tokens)
+        if types[index] in special and token not in _PHI3_KEEPS_BLANKS
+    )
+
+
+def _check_length(name: str, length: int, expected: int) -> None:
+    if length != expected:
+        raise GgufError(
+            f"{_PREFIX}{name} has {length} entries, but {_PREFIX}tokens has {expected}. {_NEXT}"
+        )
+
+
+def _checked_id(name: str, value: object, size: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise GgufError(f"{name} must be an integer, but is {_shown(value)}. {_NEXT}")
+    if not 0 <= value < size:
+        raise GgufError(
+            f"{name} is {value}, outside the vocabulary of {size} tokens (0 to {size - 1}). {_NEXT}"
+        )
+    return value
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _shown(value: object) -> str:
+    """A value for a message: its type, and the value if that is short."""
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

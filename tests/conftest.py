@@ -1,0 +1,51 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(_ROOT / "tools"))
+
+from make_tiny_model import make_tiny_model  # noqa: E402
+
+ModelFactory = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> ModelFactory:
+    """`make_model(layers=2, dtype="q4_0", ...)`: a tiny model's path, made once a session.
+
+    Do not change the file: other tests read it too.
+    """
+    folder = tmp_path_factory.mktemp("models")
+    made: dict[str, Path] = {}
+
+    def make(**fields: Any) -> Path:
+        key = repr(sorted(fields.items()))
+        if key not in made:
+            made[key] = make_tiny_model(folder / f"tiny{len(made)}.gguf", **fields)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_model(make_model: ModelFactory) -> Path:
+    """The default tiny model: 4 layers, F32, 300 tokens."""
+    return make_model()
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """The real model named by SPECDEC_TEST_MODEL; skips where it is unset."""
+    name = os.environ.get("SPECDEC_TEST_MODEL")
+    if not name:
+        pytest.skip("SPECDEC_TEST_MODEL names no model file")
+    return Path(name)

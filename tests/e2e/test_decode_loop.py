@@ -1,0 +1,219 @@
+"""The loop's own behaviour: limits, stops, provenance, cancellation, drafts that run out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specdec_native as sd
+from make_tiny_model import cut_layers
+from specdec_native import _core
+from support.engine import GREEDY, finish, load, request, run
+
+PROMPT = [40, 41, 42, 43, 44, 45]
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model: Path) -> _core.Model:
+    return load(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def draft(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> _core.Model:
+    return load(cut_layers(tiny_model, tmp_path_factory.mktemp("cut") / "cut.gguf", 2))
+
+
+def self_draft(model: _core.Model, length: int, n_ctx: int = 512) -> _core.Drafter:
+    return _core.DraftModelDrafter(model, n_ctx, "f16", length)
+
+
+def test_a_model_drafting_for_itself_is_always_accepted(target: _core.Model) -> None:
+    """R8: and the sources say who proposed each token."""
+    result = run(target, PROMPT, [self_draft(target, 2)], max_tokens=5, **GREEDY)
+    assert result.sources == ["draft", "draft", "target", "draft", "draft"]
+    for length in (1, 3, 8):
+        long = run(target, PROMPT, [self_draft(target, length)], max_tokens=100, **GREEDY)
+        assert long.stats["accepted"] == long.stats["drafted"] > 0
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_a_model_drafting_for_itself_is_accepted_when_sampling(
+    target: _core.Model, rule: str
+) -> None:
+    result = run(target, PROMPT, [self_draft(target, 4)], temperature=0.9, acceptance=rule)
+    assert result.stats["accepted"] == result.stats["drafted"] > 0
+
+
+@pytest.mark.parametrize("length", [1, 5, 64])
+def test_context_end_is_reached_exactly(target: _core.Model, length: int) -> None:
+    """R10: drafting never runs past the end of the context."""
+    prompt = list(range(10, 38))
+    plain = run(target, prompt, n_ctx=32, max_tokens=100, **GREEDY)
+    assert plain.finish_reason == "context"
+    assert len(plain.tokens) == 4
+    for drafter in (self_draft(target, length, 32), _core.NgramDrafter(length, 1, 4)):
+        result = run(target, prompt, [drafter], n_ctx=32, max_tokens=100, **GREEDY)
+        assert (result.tokens, result.finish_reason) == (plain.tokens, "context")
+
+
+def test_a_limit_that_equals_the_room_is_a_length_finish(target: _core.Model) -> None:
+    result = run(target, list(range(10, 38)), n_ctx=32, max_tokens=4, **GREEDY)
+    assert (len(result.tokens), result.finish_reason) == (4, "length")
+    assert run(target, PROMPT, max_tokens=0).finish_reason == "length"
+
+
+def test_a_prompt_that_fills_the_context_is_an_error(target: _core.Model) -> None:
+    with pytest.raises(sd.ContextFullError, match=r"32 tokens.*holds 32"):
+        run(target, list(range(10, 42)), n_ctx=32)
+
+
+def test_a_draft_with_a_shorter_context_sits_out(target: _core.Model) -> None:
+    """R11: beyond the draft's context decoding goes on without it."""
+    plain = run(target, PROMPT, max_tokens=100, **GREEDY)
+    for n_ctx in (2, 7, 20):
+        result = run(target, PROMPT, [self_draft(target, 4, n_ctx)], max_tokens=100, **GREEDY)
+        assert result.tokens == plain.tokens
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 7, 11])
+def test_a_stop_token_inside_an_accepted_run_cuts_everything(
+    target: _core.Model, stop_at: int
+) -> None:
+    """R18: any stop token ends the text, wherever in a round it falls."""
+    plain = run(target, PROMPT, max_tokens=40, **GREEDY)
+    stop = plain.tokens[stop_at]
+    expected = plain.tokens[: plain.tokens.index(stop) + 1]
+    for length in (0, 1, 4, 16):
+        drafters = [self_draft(target, length)] if length else []
+        generator = _core.Generator(target, 512, "f16")
+        generator.begin(drafters, PROMPT, request(stop_tokens=[299, stop], **GREEDY))
+        result = finish(generator)
+        assert (result.tokens, result.finish_reason) == (expected, "stop")
+        # The session goes on from exactly there.
+        generator.begin(drafters, [*PROMPT, *expected], request(max_tokens=20, **GREEDY))
+        after = finish(generator)
+        assert after.tokens == run(target, [*PROMPT, *expected], max_tokens=20, **GREEDY).tokens
+        assert after.stats["reused_tokens"] == len(PROMPT) + len(expected) - 1
+
+
+def test_cut_output_keeps_the_session_usable(target: _core.Model) -> None:
+    plain = run(target, PROMPT, max_tokens=30, **GREEDY)
+    generator = _core.Generator(target, 512, "f16")
+    generator.begin([self_draft(target, 8)], PROMPT, request(**GREEDY))
+    tokens: list[int] = []
+    while len(tokens) < 6:
+        tokens += generator.step().tokens
+    generator.cut_output(3, "stop")
+    assert generator.step().finish_reason == "stop"
+    generator.begin([], [*PROMPT, *plain.tokens[:3]], request(max_tokens=27, **GREEDY))
+    assert finish(generator).tokens == plain.tokens[3:]
+
+
+@pytest.mark.parametrize("rejected_at", range(5))
+def test_a_rejection_at_each_place_leaves_both_caches_right(
+    target: _core.Model, draft: _core.Model, rejected_at: int
+) -> None:
+    """R8: whatever was rejected, the next proposals equal those of a fresh drafter."""
+    plain = run(target, PROMPT, max_tokens=60, **GREEDY)
+    # Prompts that end at each offset make the cut draft fail at different places.
+    prompt = [*PROMPT, *plain.tokens[:rejected_at]]
+    used = _core.DraftModelDrafter(draft, 512, "f16", 5)
+    first = run(target, prompt, [used], max_tokens=40, **GREEDY)
+    again = run(target, prompt, [used], max_tokens=40, **GREEDY)
+    fresh = run(
+        target, prompt, [_core.DraftModelDrafter(draft, 512, "f16", 5)], max_tokens=40, **GREEDY
+    )
+    for result in (again, fresh):
+        assert result.tokens == first.tokens
+        assert result.sources == first.sources
+        assert result.stats["drafted"] == first.stats["drafted"]
+
+
+def test_proposals_do_not_depend_on_the_history_of_rounds(
+    target: _core.Model, draft: _core.Model
+) -> None:
+    """Design, invariant 3, for every drafter: random cuts against a fresh drafter."""
+    rng = np.random.default_rng(3)
+    makers: list[Callable[[], _core.Drafter]] = [
+        lambda: _core.DraftModelDrafter(draft, 512, "f16", 4),
+        lambda: _core.NgramDrafter(4, 1, 3),
+    ]
+    for make in makers:
+        used = make()
+        text = [int(t) for t in rng.integers(3, 12, size=20)]
+        for _ in range(30):
+            fields = {"temperature": 0.0, "max_tokens": 5}
+            with_used = run(target, text, [used], **fields)
+            with_fresh = run(target, text, [make()], **fields)
+            assert with_used.stats["drafted_at"] == with_fresh.stats["drafted_at"]
+            assert with_used.sources == with_fresh.sources
+            keep = int(rng.integers(1, len(text) + 1))
+            text = [*text[:keep], *(int(t) for t in rng.integers(3, 12, size=rng.integers(1, 9)))]
+
+
+def test_cancel_ends_the_request_and_nothing_else(target: _core.Model) -> None:
+    generator = _core.Generator(target, 512, "f16")
+    generator.begin([self_draft(target, 4)], PROMPT, request(**GREEDY))
+    seen = generator.step().tokens + generator.step().tokens + generator.step().tokens
+    generator.cancel()
+    assert generator.step().finish_reason == "cancelled"
+    assert generator.step().finish_reason == "cancelled"
+    generator.begin([], PROMPT, request(max_tokens=20, **GREEDY))
+    result = finish(generator)
+    assert result.tokens == run(target, PROMPT, max_tokens=20, **GREEDY).tokens
+    assert result.tokens[: len(seen)] == seen
+
+
+def test_two_threads_on_one_engine_get_busy(target: _core.Model) -> None:
+    """R38: a second caller is refused, never a race."""
+    generator = _core.Generator(target, 512, "f16")
+    prompt = [int(t) for t in np.random.default_rng(1).integers(3, 300, size=400)]
+    generator.begin([], prompt, request(max_tokens=60, **GREEDY))
+    errors: list[Exception] = []
+    ends: list[str] = []
+
+    def work() -> None:
+        while not ends:
+            try:
+                if (reason := generator.step().finish_reason) is not None:
+                    ends.append(reason)
+            except sd.BusyError as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(ends) == {"length"}
+    assert generator.stats()["generated"] == 60
+
+
+def test_token_ids_are_checked(target: _core.Model) -> None:
+    for bad in (-1, 300, 2**31 - 1):
+        with pytest.raises(ValueError, match=rf"token id {bad} at index 1"):
+            run(target, [5, bad])
+    with pytest.raises(ValueError, match="no tokens"):
+        run(target, [])
+
+
+def test_seeds(target: _core.Model) -> None:
+    """R4: the same seed repeats, another differs; a neighbour has no effect."""
+    fields = {"temperature": 2.0, "max_tokens": 40}
+    first = run(target, PROMPT, seed=1, **fields).tokens
+    assert run(target, PROMPT, seed=1, **fields).tokens == first
+    assert run(target, PROMPT, seed=2, **fields).tokens != first
+    assert run(target, PROMPT, seed=2**63, **fields).tokens != first
+    assert run(target, PROMPT, seed=2**63 + 1, **fields).tokens != first
+    mine, other = (_core.Generator(target, 512, "f16") for _ in range(2))
+    mine.begin([], PROMPT, request(seed=1, **fields))
+    other.begin([], PROMPT, request(seed=9, **fields))
+    tokens: list[int] = []
+    while len(tokens) < 40:
+        tokens += mine.step().tokens
+        other.step()
+    assert tokens == first

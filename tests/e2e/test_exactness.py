@@ -1,0 +1,132 @@
+"""P1: the tokens are the same with any drafter, draft length, thread count or prefill chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from make_tiny_model import cut_layers
+from specdec_native import _core
+from support.engine import FILTERED, GREEDY, finish, load, request, run
+
+MAX_TOKENS = 128
+PROMPT_COUNT = 20
+LENGTHS = (1, 2, 4, 8, 16)
+MODES = {"greedy": GREEDY, "coupled": FILTERED}
+
+
+def prompts(vocab: int) -> list[list[int]]:
+    """Twenty varied prompts: short, long, repetitive, random."""
+    rng = np.random.default_rng(7)
+    out = []
+    for i in range(PROMPT_COUNT):
+        length = int(rng.integers(1, 90))
+        words = rng.integers(3, vocab, size=length)
+        if i % 4 == 1:  # a loop, which lookup drafting likes
+            words = np.tile(words[: max(1, length // 6)], 7)[:length]
+        if i % 4 == 2:  # few distinct tokens
+            words = rng.integers(3, 12, size=length)
+        out.append([int(w) for w in words])
+    return out
+
+
+@pytest.fixture(scope="module", params=["q4_0", "f16"])
+def models(
+    request: pytest.FixtureRequest, make_model: Callable[..., Path], tmp_path_factory: Any
+) -> tuple[Path, Path]:
+    """A tiny target and its layer-cut copy."""
+    target = make_model(dtype=request.param, seed=3)
+    draft = tmp_path_factory.mktemp("cut") / "cut.gguf"
+    return target, cut_layers(target, draft, 2)
+
+
+def drafter_sets(
+    draft: _core.Model, length: int
+) -> dict[str, Callable[[], Sequence[_core.Drafter]]]:
+    return {
+        "ngram": lambda: [_core.NgramDrafter(length, 1, 4)],
+        "draft": lambda: [_core.DraftModelDrafter(draft, 512, "f16", length)],
+        "both": lambda: [
+            _core.NgramDrafter(length, 3, 4),
+            _core.DraftModelDrafter(draft, 512, "f16", length),
+        ],
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_drafter_and_length_gives_the_plain_tokens(
+    models: tuple[Path, Path], mode: str
+) -> None:
+    target, draft = load(models[0]), load(models[1])
+    accepted = rejected = 0
+    for index, prompt in enumerate(prompts(target.vocab)):
+        fields = {**MODES[mode], "seed": index, "max_tokens": MAX_TOKENS}
+        plain = run(target, prompt, **fields)
+        assert len(plain.tokens) == MAX_TOKENS
+        assert set(plain.sources) == {"target"}
+        for length in LENGTHS:
+            for name, make in drafter_sets(draft, length).items():
+                if name == "both" and length != 4:
+                    continue
+                speculative = run(target, prompt, make(), **fields)
+                assert speculative.tokens == plain.tokens, (name, length, index)
+                accepted += speculative.stats["accepted"]
+                rejected += speculative.stats["drafted"] - speculative.stats["accepted"]
+    # The test means something only where both outcomes occurred, often.
+    assert accepted > 1000
+    assert rejected > 1000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_and_prefill_chunks_change_nothing(models: tuple[Path, Path], mode: str) -> None:
+    one, two = load(models[0], threads=1), load(models[0], threads=2)
+    draft = load(models[1], threads=1)
+    for index, prompt in enumerate(prompts(one.vocab)):
+        fields = {**MODES[mode], "seed": index, "max_tokens": 48}
+        plain = run(one, prompt, **fields)
+        for model in (one, two):
+            for chunk in (1, 7, 512):
+                drafter = _core.DraftModelDrafter(draft, 512, "f16", 4)
+                speculative = run(model, prompt, [drafter], prefill_chunk=chunk, **fields)
+                assert speculative.tokens == plain.tokens, (chunk, index)
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("device", ["cpu", "ref"])
+def test_logits_of_any_width_equal_serial_decoding_by_bytes(
+    make_model: Callable[..., Path], device: str, kv_type: str
+) -> None:
+    model = load(make_model(dtype="q4_1", seed=5), device)
+    rng = np.random.default_rng(11)
+    tokens = [int(t) for t in rng.integers(3, model.vocab, size=100)]
+    serial = _core.Generator(model, 256, kv_type)
+    expected = np.concatenate([serial.logits(tokens[: i + 1], i) for i in range(len(tokens))])
+    for width in range(1, 17):
+        wide = _core.Generator(model, 256, kv_type)
+        rows = [
+            wide.logits(tokens[: first + width], first) for first in range(0, len(tokens), width)
+        ]
+        np.testing.assert_array_equal(
+            np.concatenate(rows).view(np.uint32)[: len(tokens)], expected.view(np.uint32)
+        )
+
+
+def test_reused_prefix_gives_the_tokens_of_a_cold_start(tiny_model: Path, tmp_path: Path) -> None:
+    """R13: same prompt twice, a prefix of it, an edited middle, a draft attached on turn 2."""
+    model = load(tiny_model)
+    draft = load(cut_layers(tiny_model, tmp_path / "cut.gguf", 2))
+    base = [int(t) for t in np.random.default_rng(2).integers(3, 300, size=60)]
+    edited = [*base[:30], 17, 18, *base[32:]]
+    shared = _core.Generator(model, 512, "f16")
+    drafter = _core.DraftModelDrafter(draft, 512, "f16", 4)
+    for turn, prompt in enumerate([base, base, base[:20], edited, base, [5]]):
+        drafters = [] if turn == 0 else [drafter]
+        shared.begin(drafters, prompt, request(temperature=0.0))
+        warm = finish(shared)
+        assert warm.tokens == run(model, prompt, temperature=0.0).tokens, turn
+        if turn in (1, 2):
+            assert warm.stats["reused_tokens"] == len(prompt) - 1

@@ -1,0 +1,77 @@
+"""The real model against reference figures (tests/golden/smollm2_135m_q4_1.json).
+
+The figures are of transformers in float32 on the dequantised weights. SPECDEC_TEST_MODEL names the
+model file; the tests skip where it is unset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec_native as sd
+from make_tiny_model import cut_layers
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "smollm2_135m_q4_1.json"
+CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["cases"]
+
+
+@pytest.fixture(scope="module")
+def gen(real_model: Path) -> Iterator[sd.Generator]:
+    with sd.Generator(real_model, draft=None, n_ctx=1024, progress=False) as generator:
+        yield generator
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_token_ids(gen: sd.Generator, case: dict[str, Any]) -> None:
+    assert gen.tokenize(case["text"], parse_special=True) == case["ids"]
+
+
+def test_log_probabilities_of_the_ten_likeliest(gen: sd.Generator) -> None:
+    differences = []
+    for case in CASES:
+        last = gen.logits(case["ids"])[-1].astype(np.float64)
+        log_probs = last - last.max() - np.log(np.exp(last - last.max()).sum())
+        differences += [abs(log_probs[token] - expected) for token, expected in case["top10"]]
+    assert max(differences) < 0.6
+    assert np.mean(differences) < 0.11
+
+
+def test_mean_negative_log_likelihood(gen: sd.Generator) -> None:
+    weights = [len(case["ids"]) - 1 for case in CASES]
+    expected = np.average([case["mean_nll"] for case in CASES], weights=weights)
+    found = np.average([gen.score(case["ids"]) for case in CASES], weights=weights)
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_greedy_text_follows_the_reference_while_the_choice_is_clear(gen: sd.Generator) -> None:
+    for case in CASES:
+        tokens = gen.generate(case["ids"], max_tokens=len(case["greedy"]), temperature=0).tokens
+        for token, expected, gap in zip(tokens, case["greedy"], case["gaps"], strict=False):
+            if gap < 0.6:  # activations in 8 bits may decide a close call otherwise
+                break
+            assert token == expected
+
+
+def test_exactness_on_the_real_model(gen: sd.Generator, real_model: Path, tmp_path: Path) -> None:
+    cut = cut_layers(real_model, tmp_path / "cut.gguf", 20)
+    text = "Fix the spelling: 'The quick brwon fox jumps over the lazy dog.' Corrected: 'The quick"
+    requests: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 11},
+    ]
+    expected = [gen.generate(text, max_tokens=64, **fields).tokens for fields in requests]
+    for draft in (sd.NgramDraft(8, 1, 4), sd.DraftModel(cut, max_draft=3)):
+        for threads in (1, 2):
+            with sd.Generator(
+                real_model, draft=draft, n_ctx=1024, threads=threads, progress=False
+            ) as speculative:
+                for fields, tokens in zip(requests, expected, strict=True):
+                    result = speculative.generate(text, max_tokens=64, **fields)
+                    assert result.tokens == tokens
+                    assert result.stats.drafted > 0

@@ -1,0 +1,72 @@
+"""Runs requests on the compiled engine directly, with every knob that the exactness tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_native import _core
+
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+FILTERED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a request brought."""
+
+    tokens: list[int]
+    sources: list[str]
+    finish_reason: str
+    stats: dict[str, Any]
+
+
+def load(path: Path, device: str = "cpu", threads: int = 2) -> _core.Model:
+    """Loads a model on a backend of its own."""
+    return _core.Model.load(str(path), _core.make_backend(device, threads))
+
+
+def request(**fields: Any) -> _core.RequestParams:
+    """Request parameters, plain unless said otherwise."""
+    values: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": 1,
+        "acceptance": "coupled",
+        "max_tokens": 64,
+        "stop_tokens": [],
+        "prefill_chunk": 512,
+    }
+    return _core.RequestParams(**{**values, **fields})
+
+
+def finish(generator: _core.Generator) -> Run:
+    """Steps a begun request to its end."""
+    tokens: list[int] = []
+    sources: list[str] = []
+    while True:
+        result = generator.step()
+        tokens += result.tokens
+        sources += [
+            result.source if i < result.drafted else "target" for i in range(len(result.tokens))
+        ]
+        if result.finish_reason is not None:
+            return Run(tokens, sources, result.finish_reason, generator.stats())
+
+
+def run(
+    model: _core.Model,
+    prompt: Sequence[int],
+    drafters: Sequence[_core.Drafter] = (),
+    n_ctx: int = 512,
+    kv_type: str = "f16",
+    **fields: Any,
+) -> Run:
+    """One request on a fresh generator."""
+    generator = _core.Generator(model, n_ctx, kv_type)
+    generator.begin(list(drafters), list(prompt), request(**fields))
+    return finish(generator)

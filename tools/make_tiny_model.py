@@ -1,0 +1,356 @@
+"""Writes tiny `llama` GGUF files with seeded random weights, for tests.
+
+The weights are scaled so that the model behaves like a language model in the ways that matter to
+speculation: its logits have a healthy spread, greedy text does not collapse at once, and the first
+layers nearly decide the next token, so that a layer-cut copy agrees with it often but not always.
+
+    python tools/make_tiny_model.py tiny.gguf --layers 4 --dtype q4_0
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, dequantize, quantize
+from gguf.gguf_writer import GGUFValue
+from numpy.typing import NDArray
+
+from gguf_edit import Metadata, Tensor, cut_layers, pad_layers, requantize, write_gguf
+
+__all__ = ["TinyConfig", "cut_layers", "make_tiny_model", "pad_layers", "requantize"]
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # token types of the GGUF format
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+# In rank order, separated by |. Each side is a byte or an earlier result; Ġ stands for a space.
+_MERGES_TEXT = (
+    "Ġ t|h e|i n|e r|Ġ a|Ġt he|r e|o n|Ġ s|a t|o u|Ġ w|n d|e s|i t|o r|in g|Ġ c|a n|e n|Ġ o|Ġ f|"
+    "i s|e d|Ġ b|Ġ p|Ġa nd|a l|a r|Ġ m|Ġt o|Ġo f|Ġ in|l e|i c|Ġ d|Ġ h|o m|s t|r o|Ġ l|Ġ re|l l|"
+    "Ġ n|Ġ is|v e|e l|u r|i on|Ġ g|Ġ e|o t|i l|a d|Ġ y|a s|Ġb e|u t|o w|c h|Ġy ou|Ġf or|Ġw it"
+)
+
+# Layout of the blocks that `gguf` cannot quantise to: where d (and dmin) lie, and the mean of q,
+# which as dmin / d makes the values centre on zero.
+_K_TYPES: dict[str, tuple[int, int | None, float]] = {
+    "Q2_K": (80, 82, 1.5),
+    "Q3_K": (108, None, 0.0),
+    "Q4_K": (0, 2, 7.5),
+    "Q5_K": (0, 2, 15.5),
+    "Q6_K": (208, None, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """What to write. Every field is also an option of the command line."""
+
+    layers: int = 4
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    ffn: int = 128
+    vocab: int = 300  # real tokens: 3 special, 256 bytes, the rest merges
+    pad_rows: int = 0  # padding rows after them, with large weights: sampling one is a bug
+    pad_tokens: bool = True  # whether the vocabulary lists them, as [PAD300] of type UNUSED
+    context: int = 1024
+    tied: bool = True
+    dtype: str = "f32"  # of all matrices
+    rope_base: float = 10000.0
+    rope_scaling: str = "none"  # none, linear, yarn, llama3
+    rope_factor: float = 4.0
+    rope_original_context: int = 256
+    pre: str = "smollm"
+    seed: int = 1
+    logit_std: float = 3.2
+    later_gain: float = 0.2  # contribution of layers after the first, against the first's 1
+    # Exceptions to `dtype`: regular expression of the tensor name -> type; the last match counts.
+    tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
+    # Metadata to add or replace (a plain value or a gguf GGUFValue), or to leave out (None).
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    omit_tensors: str = ""  # regular expression of tensor names to leave out
+
+
+def _byte_alphabet() -> list[str]:
+    """Returns the character that stands for each byte in a byte-level (GPT-2) vocabulary."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {byte: chr(byte) for byte in visible}
+    for byte in range(256):
+        if byte not in table:
+            table[byte] = chr(256 + len(table) - len(visible))
+    return [table[byte] for byte in range(256)]
+
+
+def _vocabulary(config: TinyConfig) -> tuple[list[str], list[int], list[str]]:
+    """Returns token strings, token types and merges."""
+    count = config.vocab - len(SPECIAL_TOKENS) - 256
+    if count < 0:
+        raise ValueError(f"vocab={config.vocab} is too small: at least 259 are needed")
+    merges = _MERGES_TEXT.split("|")[:count]
+    tokens = [*SPECIAL_TOKENS, *_byte_alphabet(), *(m.replace(" ", "") for m in merges)]
+    known = set(tokens)
+    letters = "etaoinshrdlcumwfgypbvkjxqz"
+    for pair in (f"{a} {b}" for a in letters for b in letters.upper() + letters):
+        if len(merges) == count:
+            break
+        if pair.replace(" ", "") not in known:
+            merges.append(pair)
+            tokens.append(pair.replace(" ", ""))
+    if len(merges) < count:
+        raise ValueError(f"vocab={config.vocab} is too large: at most {len(tokens)} are possible")
+    types = [_CONTROL] * len(SPECIAL_TOKENS) + [_NORMAL] * (config.vocab - len(SPECIAL_TOKENS))
+    if config.pad_tokens:
+        tokens += [f"[PAD{config.vocab + i}]" for i in range(config.pad_rows)]
+        types += [_UNUSED] * config.pad_rows
+    return tokens, types, merges
+
+
+def _row_scale(config: TinyConfig, tokens: list[str]) -> NDArray[np.float32]:
+    """Scales the embedding rows: text mostly ASCII, control tokens rare, padding tempting."""
+    scale = np.ones(config.vocab + config.pad_rows, np.float32)
+    for i, token in enumerate(tokens[: config.vocab]):
+        printable = all(c == "Ġ" or c == "Ċ" or "!" <= c <= "~" for c in token)
+        scale[i] = 1.0 if printable else 0.5
+    scale[: len(SPECIAL_TOKENS)] = 0.25
+    scale[config.vocab :] = 2.0
+    return scale
+
+
+def _random_k_blocks(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    std: NDArray[np.float32],
+    qtype: GGMLQuantizationType,
+) -> NDArray[np.uint8]:
+    """Returns random valid blocks [N, row bytes] whose row i has the standard deviation std[i]."""
+    block, block_bytes = GGML_QUANT_SIZES[qtype]
+    d_at, dmin_at, mean_q = _K_TYPES[qtype.name]
+    per_row = shape[1] // block
+    blocks = rng.integers(0, 256, (shape[0] * per_row, block_bytes), np.uint8)
+
+    def put(at: int, value: NDArray[np.float32]) -> None:
+        blocks[:, at : at + 2] = value.astype("<f2").view(np.uint8).reshape(-1, 2)
+
+    def put_scales(d: NDArray[np.float32]) -> None:
+        put(d_at, d)
+        if dmin_at is not None:
+            put(dmin_at, d * np.float32(mean_q))
+
+    put_scales(np.ones(len(blocks), np.float32))
+    unit_std = float(dequantize(blocks, qtype).std())
+    d = np.repeat(std, per_row) / unit_std * rng.uniform(0.7, 1.3, len(blocks))
+    put_scales(d.astype(np.float32))
+    return blocks.reshape(shape[0], per_row * block_bytes)
+
+
+class _Weights:
+    """Collects the tensors; each depends only on the seed and its own name."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        self.config = config
+        self.tensors: list[Tensor] = []
+
+    def _rng(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.config.seed, zlib.crc32(name.encode())])
+
+    def vector(self, name: str, values: NDArray[Any]) -> None:
+        self._add(Tensor(name, values.astype(np.float32), GGMLQuantizationType.F32))
+
+    def norm(self, name: str, gain: float = 1.0) -> None:
+        noise = self._rng(name).standard_normal(self.config.width)
+        self.vector(name, gain * (1.0 + 0.1 * noise))
+
+    def matrix(
+        self, name: str, rows: int, cols: int, std: float, row_scale: NDArray[Any] | None = None
+    ) -> None:
+        config = self.config
+        dtype = config.dtype
+        for pattern, exception in config.tensor_dtypes.items():
+            if re.search(pattern, name):
+                dtype = exception
+        qtype = GGMLQuantizationType[dtype.upper()]
+        block = GGML_QUANT_SIZES[qtype][0]
+        if cols % block:
+            raise ValueError(f"{name} has rows of {cols}, no multiple of {block} as {dtype} needs")
+        row_std = np.full(rows, std, np.float32)
+        if row_scale is not None:
+            row_std *= row_scale
+        if qtype.name in _K_TYPES:
+            data: NDArray[Any] = _random_k_blocks(self._rng(name), (rows, cols), row_std, qtype)
+        else:
+            values = self._rng(name).standard_normal((rows, cols)) * row_std[:, None]
+            data = quantize(values.astype(np.float32), qtype)
+        self._add(Tensor(name, data, qtype))
+
+    def _add(self, tensor: Tensor) -> None:
+        omit = self.config.omit_tensors
+        if not (omit and re.search(omit, tensor.name)):
+            self.tensors.append(tensor)
+
+
+def _llama3_factors(config: TinyConfig) -> NDArray[np.float64]:
+    """Divisors of the rotary frequencies as Llama 3.1 defines them (low 1, high 4)."""
+    pairs = config.head_dim // 2
+    frequency = config.rope_base ** (-np.arange(pairs) / pairs)
+    turns = config.rope_original_context * frequency / (2 * math.pi)
+    smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+    return 1.0 / ((1.0 - smooth) / config.rope_factor + smooth)
+
+
+def _add_weights(weights: _Weights, tokens: list[str]) -> None:
+    config = weights.config
+    width, attention = config.width, config.heads * config.head_dim
+    # Small embeddings: the token itself must fade behind the first layer's output, or a tied head
+    # would repeat the last token for ever. The output norm restores the spread of the logits.
+    embedding_std = 0.04
+    rows = config.vocab + config.pad_rows
+    row_scale = _row_scale(config, tokens)
+    weights.matrix("token_embd.weight", rows, width, embedding_std, row_scale)
+    for layer in range(config.layers):
+        gain = 1.0 if layer == 0 else config.later_gain
+        prefix, unit = f"blk.{layer}.", 1.0 / math.sqrt(width)
+        weights.norm(prefix + "attn_norm.weight")
+        # 1.5: attention that picks rather than averages, so that text depends on its order.
+        weights.matrix(prefix + "attn_q.weight", attention, width, 1.5 * unit)
+        kv_width = config.kv_heads * config.head_dim
+        weights.matrix(prefix + "attn_k.weight", kv_width, width, 1.5 * unit)
+        weights.matrix(prefix + "attn_v.weight", kv_width, width, unit)
+        # An average of values is smaller than one value.
+        output_std = 2.0 * gain / math.sqrt(attention)
+        weights.matrix(prefix + "attn_output.weight", width, attention, output_std)
+        weights.norm(prefix + "ffn_norm.weight")
+        weights.matrix(prefix + "ffn_gate.weight", config.ffn, width, unit)
+        weights.matrix(prefix + "ffn_up.weight", config.ffn, width, unit)
+        # silu(gate) * up of unit inputs has a standard deviation near 0.6.
+        weights.matrix(prefix + "ffn_down.weight", width, config.ffn, 1.7 * gain / config.ffn**0.5)
+    weights.norm("output_norm.weight", config.logit_std / (embedding_std * math.sqrt(width)))
+    if not config.tied:
+        weights.matrix("output.weight", rows, width, embedding_std, row_scale)
+    if config.rope_scaling == "llama3":
+        weights.vector("rope_freqs.weight", _llama3_factors(config))
+
+
+def _to_value(value: Any) -> GGUFValue:
+    """Gives a plain Python value the type that converters usually write."""
+    if isinstance(value, GGUFValue):
+        return value
+    if isinstance(value, list):
+        element = _to_value(value[0]).type
+        integer = element == GGUFValueType.UINT32
+        return GGUFValue(value, GGUFValueType.ARRAY, GGUFValueType.INT32 if integer else element)
+    for kind, vtype in (
+        (bool, GGUFValueType.BOOL),
+        (int, GGUFValueType.UINT32),
+        (float, GGUFValueType.FLOAT32),
+        (str, GGUFValueType.STRING),
+        (bytes, GGUFValueType.STRING),
+    ):
+        if isinstance(value, kind):
+            return GGUFValue(value, vtype)
+    raise TypeError(f"no metadata type for {value!r}")
+
+
+def _metadata(config: TinyConfig, vocabulary: tuple[list[str], list[int], list[str]]) -> Metadata:
+    tokens, types, merges = vocabulary
+    plain: dict[str, Any] = {
+        "general.architecture": "llama",
+        "general.name": "tiny",
+        "llama.block_count": config.layers,
+        "llama.context_length": config.context,
+        "llama.embedding_length": config.width,
+        "llama.feed_forward_length": config.ffn,
+        "llama.attention.head_count": config.heads,
+        "llama.attention.head_count_kv": config.kv_heads,
+        "llama.attention.key_length": config.head_dim,
+        "llama.attention.value_length": config.head_dim,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": config.head_dim,
+        "llama.rope.freq_base": config.rope_base,
+        "llama.vocab_size": config.vocab + config.pad_rows,
+    }
+    if config.rope_scaling in ("linear", "yarn"):
+        plain["llama.rope.scaling.type"] = config.rope_scaling
+        plain["llama.rope.scaling.factor"] = config.rope_factor
+        plain["llama.rope.scaling.original_context_length"] = config.rope_original_context
+    elif config.rope_scaling not in ("none", "llama3"):
+        raise ValueError(f"unknown rope_scaling {config.rope_scaling!r}")
+    plain |= {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": config.pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.bos_token_id": SPECIAL_TOKENS.index("<|endoftext|>"),
+        "tokenizer.ggml.eos_token_id": SPECIAL_TOKENS.index("<|im_end|>"),
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+    if not merges:
+        del plain["tokenizer.ggml.merges"]
+    plain |= config.metadata
+    return {key: _to_value(value) for key, value in plain.items() if value is not None}
+
+
+def make_tiny_model(path: Path | str, config: TinyConfig | None = None, **overrides: Any) -> Path:
+    """Writes a model; the same configuration always gives the same bytes.
+
+    Args:
+        path: The file to write.
+        config: What to write; TinyConfig() by default.
+        **overrides: Fields of the configuration to change.
+
+    Returns:
+        `path` as a Path.
+
+    Example:
+        >>> make_tiny_model("/tmp/tiny.gguf", layers=2, dtype="q8_0")
+    """
+    config = replace(config or TinyConfig(), **overrides)
+    vocabulary = _vocabulary(config)
+    weights = _Weights(config)
+    _add_weights(weights, vocabulary[0])
+    return write_gguf(path, _metadata(config, vocabulary), weights.tensors)
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("path", type=Path)
+    simple = [f for f in fields(TinyConfig) if f.type in ("int", "float", "str", "bool")]
+    for option in simple:
+        name = "--" + option.name.replace("_", "-")
+        if option.type == "bool":
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(name, action=action, default=option.default)
+        else:
+            kind = {"int": int, "float": float, "str": str}[str(option.type)]
+            parser.add_argument(name, type=kind, default=option.default)
+    parser.add_argument(
+        "--tensor-dtype",
+        action="append",
+        default=[],
+        metavar="REGEX=TYPE",
+        help="type of the matrices whose name matches, such as 'ffn_down=q8_0'; repeatable",
+    )
+    args = parser.parse_args()
+    exceptions = dict(text.rsplit("=", 1) for text in args.tensor_dtype)
+    values = {option.name: getattr(args, option.name) for option in simple}
+    make_tiny_model(args.path, TinyConfig(**values, tensor_dtypes=exceptions))
+
+
+if __name__ == "__main__":
+    main()
