@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cstring>
 #include <string>
@@ -148,7 +149,9 @@ void bind_tensor_info(py::module_& m) {
           "supported", [](const TensorInfo& self) { return self.dtype.has_value(); },
           "Whether this library can read the tensor's type.")
       .def_property_readonly(
-          "shape", [](const TensorInfo& self) { return py::tuple(py::cast(self.shape)); },
+          "shape", [](const TensorInfo& self) -> py::typing::Tuple<py::int_, py::ellipsis> {
+            return py::tuple(py::cast(self.shape));
+          },
           "Outermost dimension first, as in NumPy.")
       .def_readonly("bytes", &TensorInfo::bytes, "Size in bytes; 0 where the type is unknown.")
       .def("__repr__", [](const TensorInfo& self) {

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "core/half.h"
 #include "core/math.h"
 #include "core/rng.h"
+#include "core/thread_pool.h"
 
 namespace specdec {
 namespace testing {
@@ -90,6 +92,40 @@ void bind_rules(py::module_& m) {
   m.def("weight_to_mass", weight_to_mass, py::arg("weight"));
 }
 
+// Runs `rounds` regions of changing sizes (up to `most` tasks) on a pool; the number of regions in
+// which some task did not run exactly once.
+std::size_t count_bad_regions(int threads, std::size_t rounds, std::size_t most) {
+  ThreadPool pool(threads);
+  std::vector<std::atomic<int>> runs(most);
+  std::size_t bad = 0;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const std::size_t tasks = 1 + round * 7919 % most;
+    for (auto& count : runs) count.store(0, std::memory_order_relaxed);
+    pool.parallel_for(tasks, [&](std::size_t task, int) { runs[task].fetch_add(1); });
+    for (std::size_t i = 0; i < most; ++i) {
+      if (runs[i].load() != (i < tasks ? 1 : 0)) {
+        ++bad;
+        break;
+      }
+    }
+  }
+  return bad;
+}
+
+void bind_pool(py::module_& m) {
+  m.def("count_bad_regions", count_bad_regions, py::arg("threads"), py::arg("rounds"),
+        py::arg("most"), py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "throw_in_region",
+      [](int threads, std::size_t tasks, std::size_t bad_task) {
+        ThreadPool pool(threads);
+        pool.parallel_for(tasks, [&](std::size_t task, int) {
+          if (task == bad_task) throw InvalidArgument(str("task ", task));
+        });
+      },
+      py::arg("threads"), py::arg("tasks"), py::arg("bad_task"));
+}
+
 }  // namespace
 }  // namespace testing
 
@@ -99,6 +135,7 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_math(sub);
   testing::bind_random(sub);
   testing::bind_rules(sub);
+  testing::bind_pool(sub);
   sub.def("dequantize", testing::dequantize, py::arg("dtype"), py::arg("raw"), py::arg("n"));
 
   py::class_<testing::OpBackend> cls(sub, "Backend");

@@ -6,7 +6,8 @@
 
 namespace specdec {
 
-// SPECDEC_CPU_ISA: forces the level of the CPU kernels ("scalar", "avx2", ...). Empty counts as unset.
+// SPECDEC_CPU_ISA: forces the level of the CPU kernels ("scalar", "avx2", ...). Empty counts as
+// unset.
 std::optional<std::string> environment_cpu_isa();
 
 }  // namespace specdec

@@ -169,7 +169,8 @@ void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
   tasks_.store(tasks, std::memory_order_relaxed);
   unfinished_.store(tasks, std::memory_order_relaxed);
   failed_.store(false, std::memory_order_relaxed);
-  ticket_.store(static_cast<std::uint64_t>(generation) << 32);  // seq_cst, pairs with sleepers_
+  // seq_cst, pairs with sleepers_
+  ticket_.store(static_cast<std::uint64_t>(generation) << 32 | tasks);
   if (sleepers_.load() > 0) {
     { const std::lock_guard<std::mutex> lock(sleep_mutex_); }
     wake_.notify_all();
@@ -190,11 +191,12 @@ void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
 void ThreadPool::work_on(std::uint32_t generation, int slot) {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (static_cast<std::uint32_t>(ticket >> 32) == generation) {
+    const auto unclaimed = static_cast<std::uint32_t>(ticket);
+    if (unclaimed == 0) return;
     const Call call = call_.load(std::memory_order_relaxed);
     const void* fn = fn_.load(std::memory_order_relaxed);
-    const auto task = static_cast<std::uint32_t>(ticket);
-    if (task >= tasks_.load(std::memory_order_relaxed)) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+    const std::uint32_t task = tasks_.load(std::memory_order_relaxed) - unclaimed;
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                        std::memory_order_acquire)) {
       continue;
     }

@@ -1,7 +1,8 @@
-// A small pool for many short parallel regions (a token is some 200 of them). Workers spin briefly after
-// a region, because the next one usually follows within microseconds, then sleep. Tasks are claimed
-// one by one from an atomic counter, and a region ends when its tasks are done, not when every worker
-// has woken up: a worker that the system has put aside on a busy machine costs one task, not a half.
+// A small pool for many short parallel regions (a token is some 200 of them). Workers spin briefly
+// after a region, because the next one usually follows within microseconds, then sleep. Tasks are
+// claimed one by one from an atomic counter, and a region ends when its tasks are done, not when
+// every worker has woken up: a worker that the system has put aside on a busy machine costs one
+// task, not a half.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,8 @@ int physical_core_count();
 
 class ThreadPool {
  public:
-  // `threads` counts the calling thread: a pool of 1 has no workers. threads <= 0: physical_core_count().
+  // `threads` counts the calling thread: a pool of 1 has no workers. threads <= 0:
+  // physical_core_count().
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,10 +30,10 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(task, slot) for every task in [0, tasks), in any order, on any thread; returns when all are done.
-  // slot in [0, threads()) is the thread's number: no two running tasks share one. The first exception
-  // is rethrown here (tasks not yet started are then skipped). May be called by several threads: they
-  // take turns. A call from inside a task runs serially.
+  // Calls fn(task, slot) for every task in [0, tasks), in any order, on any thread; returns when
+  // all are done. slot in [0, threads()) is the thread's number: no two running tasks share one.
+  // The first exception is rethrown here (tasks not yet started are then skipped). May be called by
+  // several threads: they take turns. A call from inside a task runs serially.
   template <typename Fn>
   void parallel_for(std::size_t tasks, const Fn& fn) {
     run(tasks, &call<Fn>, &fn);
@@ -52,9 +54,11 @@ class ThreadPool {
   void worker_main(int slot);
   bool wait_for_region(std::uint32_t seen);
 
-  // The region in progress. `ticket_` is generation << 32 | next task; a task is claimed by advancing it.
-  // The other fields change only while no task of the current generation is left, so a successful claim
-  // proves that the values read before it belong to the claimed generation.
+  // The region in progress. `ticket_` is generation << 32 | unclaimed tasks; a task is claimed by
+  // counting it down. The other fields change only between regions, while the ticket says that
+  // nothing is left to claim. So a successful claim proves that the values read before it belong to
+  // its region. (Were the ticket to count up towards tasks_, a late worker could claim a task of
+  // the old ticket against the new tasks_.)
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   std::atomic<Call> call_{nullptr};
   std::atomic<const void*> fn_{nullptr};
@@ -67,6 +71,7 @@ class ThreadPool {
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
 
+  bool crowded_ = false;  // more threads than cores: a spinning worker would only be in the way
   std::mutex run_mutex_;  // one region at a time
   std::mutex error_mutex_;
   std::exception_ptr error_;

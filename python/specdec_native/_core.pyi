@@ -44,7 +44,7 @@ class GgufTensor:
     @property
     def name(self) -> str: ...
     @property
-    def shape(self) -> tuple:
+    def shape(self) -> tuple[int, ...]:
         """
         Outermost dimension first, as in NumPy.
         """
@@ -208,7 +208,7 @@ class RequestParams:
         max_tokens: typing.SupportsInt | typing.SupportsIndex,
         stop_tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         prefill_chunk: typing.SupportsInt | typing.SupportsIndex,
-        mask: MaskSource = None,
+        mask: MaskSource | None = None,
     ) -> None: ...
 
 class StepResult:

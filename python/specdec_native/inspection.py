@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from specdec_native import _core
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.errors import Error
@@ -146,7 +148,7 @@ def vocabularies_fit(
 class _Facts:
     """What the metadata of a file says, read with care: it is input from outside."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: _core.GgufFile) -> None:
         self.file = file
         self.metadata: Mapping[str, Any] = file.metadata
         self.architecture = self.text("general.architecture")
@@ -161,10 +163,9 @@ class _Facts:
     def number(self, name: str) -> int | None:
         """A number of this architecture; of an array with one value per layer, the largest."""
         value = self.metadata.get(f"{self.architecture}.{name}")
-        if hasattr(value, "tolist"):
-            items = [one for one in value.tolist() if _is_whole(one)]
-            return max(items, default=None)
-        return int(value) if _is_whole(value) else None
+        items = value.tolist() if isinstance(value, np.ndarray) else [value]
+        # bool is an int to Python, but no number of layers.
+        return max((one for one in items if type(one) is int), default=None)
 
     @property
     def kv_heads(self) -> int | None:
@@ -211,18 +212,14 @@ class _Facts:
         return 4 * (_PREFILL_ROWS * row + _VERIFY_ROWS * (self.vocab_size or 0))
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _elements(tensor: Any) -> int:
+def _elements(tensor: _core.GgufTensor) -> int:
     count = 1
     for size in tensor.shape:
         count *= size
     return count
 
 
-def _tensor_types(tensors: Sequence[Any]) -> dict[str, dict[str, int]]:
+def _tensor_types(tensors: Sequence[_core.GgufTensor]) -> dict[str, dict[str, int]]:
     """Type -> count and bytes, the largest first."""
     types: dict[str, dict[str, int]] = {}
     for tensor in tensors:

@@ -1,6 +1,6 @@
-// Attention over the cache, and the gathering of kept rows. Logical positions are processed in chunks of
-// kAttentionChunk from 0 and the chunks merged in order, so a row's result depends neither on the split of the
-// work nor on where a tree put its ancestors.
+// Attention over the cache, and the gathering of kept rows. Logical positions are processed in
+// chunks of kAttentionChunk from 0 and the chunks merged in order, so a row's result depends
+// neither on the split of the work nor on where a tree put its ancestors.
 #include <algorithm>
 #include <cstring>
 
@@ -25,9 +25,11 @@ constexpr Iota make_iota() {
 }
 constexpr Iota kIota = make_iota();
 
-// What the rows of one segment see beyond its cached prefix. For a chain: rows 0..i, nothing stored.
+// What the rows of one segment see beyond its cached prefix. For a chain: rows 0..i, nothing
+// stored.
 struct SegmentPaths {
-  const std::int32_t* rows = nullptr;     // [segment rows, stride]: ancestors in depth order, then itself
+  const std::int32_t* rows =
+      nullptr;  // [segment rows, stride]: ancestors in depth order, then itself
   const std::int32_t* lengths = nullptr;  // [segment rows]
   std::size_t stride = 0;
 
@@ -38,7 +40,8 @@ struct SegmentPaths {
 
 std::size_t chunks_of(std::size_t positions) { return (positions + kChunk - 1) / kChunk; }
 
-// One unit of work: chunks [first_chunk, last_chunk) for some rows and all query heads of one kv head.
+// One unit of work: chunks [first_chunk, last_chunk) for some rows and all query heads of one kv
+// head.
 struct Task {
   const Segment* segment;
   const SegmentPaths* paths;
@@ -47,20 +50,44 @@ struct Task {
   std::size_t first_chunk, last_chunk;
 };
 
-// The keys and values of one chunk as floats: row i is cache row first + i.
+// The keys and values of one chunk as floats, read from the cache once for all rows and heads of a
+// task. Row i is cache row first + i.
 struct Window {
-  const float* keys = nullptr;
-  const float* values = nullptr;
-  std::size_t first = 0;
+  std::size_t first = 0, rows = 0;
+  std::size_t stride = 0;         // rows rounded up to whole vectors
+  float* keys = nullptr;          // [D, stride], transposed
+  const float* values = nullptr;  // [rows, D]
 };
 
-// Runs the tasks of one attention call. Results go to `out` if one task sees all chunks of its rows, else to
-// partials [M, H, chunks, 2 + D], merged afterwards.
+// The positions of a chunk that one row sees: value t is row index[t] of the window.
+struct RowView {
+  const std::int32_t* index = nullptr;
+  std::size_t count = 0;
+};
+
+// The private memory of a task.
+struct TaskScratch {
+  float* keys;           // [D, window rows]
+  float* values;         // [window rows, D]
+  float* window_scores;  // [window rows]
+  float* weights;        // [rows, group, kChunk]
+  float* acc;            // [kValueQueries, D]
+  SoftmaxState* states;  // [rows, group]
+};
+
+// Runs the tasks of one attention call. Results go to `out` if one task sees all chunks of its
+// rows, else to partials [M, H, chunks, 2 + D], merged afterwards.
 class CpuAttention {
  public:
   CpuAttention(const KernelTable& kernels, CpuWorkspace& ws, const Pass& pass, std::int32_t layer,
                const float* q, const AttentionShape& shape, float* out)
-      : kernels_(kernels), ws_(ws), pass_(pass), layer_(layer), q_(q), shape_(shape), out_(out),
+      : kernels_(kernels),
+        ws_(ws),
+        pass_(pass),
+        layer_(layer),
+        q_(q),
+        shape_(shape),
+        out_(out),
         dim_(static_cast<std::size_t>(shape.head_dim)),
         heads_(static_cast<std::size_t>(shape.heads)),
         group_(heads_ / static_cast<std::size_t>(shape.kv_heads)) {
@@ -80,10 +107,12 @@ class CpuAttention {
     if (split) {
       partial_stride_ = 2 + dim_;
       const auto rows = static_cast<std::size_t>(pass_.rows);
-      partials_ = ws_.get<float>(Scratch::kPartials, rows * heads_ * most_chunks_ * partial_stride_);
+      partials_ =
+          ws_.get<float>(Scratch::kPartials, rows * heads_ * most_chunks_ * partial_stride_);
     }
+    tasks_ = ws_.get<Task>(Scratch::kTasks, whole_tasks * ((most_chunks_ + span_ - 1) / span_));
     make_tasks();
-    pool.parallel_for(tasks_.size(), [&](std::size_t i, int slot) { run_task(tasks_[i], slot); });
+    pool.parallel_for(task_count_, [&](std::size_t i, int slot) { run_task(tasks_[i], slot); });
     if (split) merge(pool);
   }
 
@@ -100,6 +129,8 @@ class CpuAttention {
       cells += n * n;
       rows += n;
     }
+    paths_ =
+        ws_.get<SegmentPaths>(Scratch::kSegments, static_cast<std::size_t>(pass_.segment_count));
     std::int32_t* cell = ws_.get<std::int32_t>(Scratch::kPaths, cells);
     std::int32_t* length = ws_.get<std::int32_t>(Scratch::kPathLengths, rows);
     for (std::int32_t s = 0; s < pass_.segment_count; ++s) {
@@ -116,7 +147,7 @@ class CpuAttention {
         const std::size_t positions = static_cast<std::size_t>(segment.base) + paths.length(row);
         most_chunks_ = std::max(most_chunks_, chunks_of(positions));
       }
-      paths_.push_back(paths);
+      paths_[s] = paths;
     }
   }
 
@@ -140,122 +171,175 @@ class CpuAttention {
   void make_tasks() {
     for (std::int32_t s = 0; s < pass_.segment_count; ++s) {
       const Segment& segment = pass_.segments[s];
-      const SegmentPaths* paths = &paths_[static_cast<std::size_t>(s)];
+      const SegmentPaths* paths = &paths_[s];
       const auto rows = static_cast<std::size_t>(segment.rows);
       // The last rows have the most to do: first.
       for (std::size_t block = row_blocks(segment); block-- > 0;) {
         const std::size_t first = block * kTaskRows, last = std::min(first + kTaskRows, rows);
         std::size_t chunks = 0;
         for (std::size_t row = first; row < last; ++row) {
-          chunks = std::max(chunks, chunks_of(static_cast<std::size_t>(segment.base) +
-                                              paths->length(row)));
+          chunks = std::max(chunks,
+                            chunks_of(static_cast<std::size_t>(segment.base) + paths->length(row)));
         }
         for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
           for (std::size_t c = 0; c < chunks; c += span_) {
-            tasks_.push_back({&segment, paths, head, first, last, c, std::min(c + span_, chunks)});
+            tasks_[task_count_++] = {
+                &segment, paths, head, first, last, c, std::min(c + span_, chunks)};
           }
         }
       }
     }
   }
 
-  // The chunk's part of the cache. Half floats are converted once for all rows and heads of the task.
-  Window load_window(const Task& task, std::size_t chunk, float* buffer) const {
-    const KvCacheView& cache = task.segment->cache;
-    const auto base = static_cast<std::size_t>(task.segment->base);
-    const std::byte* keys = cache.keys + cache.head_offset(layer_, task.kv_head);
-    const std::byte* values = cache.values + cache.head_offset(layer_, task.kv_head);
-    if (cache.dtype == DType::kF32) {
-      return {reinterpret_cast<const float*>(keys), reinterpret_cast<const float*>(values), 0};
-    }
-    const bool tree = task.paths->lengths != nullptr;
-    std::size_t first = chunk * kChunk, last = std::min(first + kChunk, base + task.last_row);
-    if (tree && first + kChunk > base) {  // ancestors may lie anywhere in the segment
-      first = std::min(first, base);
-      last = base + task.last_row;
-    }
-    const std::size_t count = (last - first) * dim_;
-    float* values_out = buffer + window_rows(task) * dim_;
-    kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(keys) + first * dim_, count, buffer);
-    kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(values) + first * dim_, count,
-                      values_out);
-    return {buffer, values_out, first};
+  // Most rows of a window. The ancestors of a tree may lie anywhere in the segment.
+  static std::size_t window_rows(const Task& task) {
+    return round_up_16(kChunk + (task.paths->lengths != nullptr ? task.last_row : 0));
   }
 
-  static std::size_t window_rows(const Task& task) {
-    return kChunk + (task.paths->lengths != nullptr ? task.last_row : 0);
+  TaskScratch make_scratch(const Task& task, int slot) const {
+    const std::size_t window = window_rows(task), dim = round_up_16(dim_);
+    const std::size_t queries = (task.last_row - task.first_row) * group_;
+    const std::size_t floats = 2 * window * dim + window + queries * kChunk + kValueQueries * dim +
+                               queries * sizeof(SoftmaxState) / sizeof(float);
+    TaskScratch s;
+    s.keys = ws_.get_for_thread<float>(slot, floats);
+    s.values = s.keys + window * dim;
+    s.window_scores = s.values + window * dim;
+    s.weights = s.window_scores + window;
+    s.acc = s.weights + queries * kChunk;
+    s.states = reinterpret_cast<SoftmaxState*>(s.acc + kValueQueries * dim);
+    return s;
+  }
+
+  Window load_window(const Task& task, std::size_t chunk, const TaskScratch& scratch) const {
+    const KvCacheView& cache = task.segment->cache;
+    const auto base = static_cast<std::size_t>(task.segment->base);
+    Window w;
+    w.first = chunk * kChunk;
+    std::size_t last = std::min(w.first + kChunk, base + task.last_row);
+    if (task.paths->lengths != nullptr && w.first + kChunk > base) {
+      w.first = std::min(w.first, base);
+      last = base + task.last_row;
+    }
+    w.rows = last - w.first;
+    w.stride = round_up_16(w.rows);
+    w.keys = scratch.keys;
+    const bool half = cache.dtype == DType::kF16;
+    const std::size_t offset =
+        cache.head_offset(layer_, task.kv_head) + w.first * dim_ * cache.element_bytes();
+    kernels_.transpose_keys(cache.keys + offset, half, w.rows, dim_, w.keys, w.stride);
+    if (half) {
+      kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(cache.values + offset),
+                        w.rows * dim_, scratch.values);
+      w.values = scratch.values;
+    } else {
+      w.values = reinterpret_cast<const float*>(cache.values + offset);
+    }
+    return w;
   }
 
   void run_task(const Task& task, int slot) const {
     const std::size_t rows = task.last_row - task.first_row;
-    const std::size_t window = 2 * window_rows(task) * dim_;
-    const std::size_t padded_dim = (dim_ + 15) / 16 * 16;
-    float* buffer = ws_.get_for_thread<float>(
-        slot, window + kChunk + padded_dim + rows * group_ * sizeof(SoftmaxState) / sizeof(float));
-    float* scores = buffer + window;
-    float* acc = scores + kChunk;
-    auto* states = reinterpret_cast<SoftmaxState*>(acc + padded_dim);  // [rows, group]
+    const TaskScratch scratch = make_scratch(task, slot);
     for (std::size_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk) {
-      const Window w = load_window(task, chunk, buffer);
-      for (std::size_t i = 0; i < rows; ++i) {
-        attend_row(task, chunk, w, task.first_row + i, scores, acc, states + i * group_);
-      }
+      run_chunk(task, chunk, load_window(task, chunk, scratch), scratch);
     }
     if (partials_ != nullptr) return;
-    for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t g = 0; g < group_; ++g) {
-        float* result = out_ + query_offset(task, task.first_row + i, g);
-        kernels_.divide(result, states[i * group_ + g].sum, dim_, result);
-      }
+    for (std::size_t query = 0; query < rows * group_; ++query) {
+      float* result = out_ + query_offset(task, query);
+      kernels_.divide(result, scratch.states[query].sum, dim_, result);
     }
   }
 
-  // Offset in q and out [M, H, D] of query head g of the task's kv head.
-  std::size_t query_offset(const Task& task, std::size_t row, std::size_t g) const {
+  // Offset in q and out [M, H, D] of the task's query number `query` of [rows, group].
+  std::size_t query_offset(const Task& task, std::size_t query) const {
+    const std::size_t row = task.first_row + query / group_, g = query % group_;
     const std::size_t m = static_cast<std::size_t>(task.segment->first_row) + row;
     return (m * heads_ + static_cast<std::size_t>(task.kv_head) * group_ + g) * dim_;
   }
 
-  // One row's query heads over one chunk.
-  void attend_row(const Task& task, std::size_t chunk, const Window& w, std::size_t row,
-                  float* scores, float* acc, SoftmaxState* states) const {
+  // What a row sees of a chunk. `own_index` [kChunk] is used where its positions are not
+  // consecutive.
+  RowView view_of(const Task& task, std::size_t chunk, const Window& w, std::size_t row,
+                  std::int32_t* own_index) const {
     const auto base = static_cast<std::size_t>(task.segment->base);
     const std::size_t first = chunk * kChunk, length = base + task.paths->length(row);
-    if (first >= length) return;
+    if (first >= length) return {};
     const std::size_t count = std::min(kChunk, length - first);
-    std::int32_t own_index[kChunk];
-    const std::int32_t* index = kIota.v;
-    const float *keys = w.keys, *values = w.values;
-    if (task.paths->lengths != nullptr && first + count > base) {
-      const std::int32_t* path = task.paths->rows + row * task.paths->stride;
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t position = first + i;
-        const std::size_t cache_row =
-            position < base ? position : base + static_cast<std::size_t>(path[position - base]);
-        own_index[i] = static_cast<std::int32_t>(cache_row - w.first);
-      }
-      index = own_index;
-    } else {
-      keys += (first - w.first) * dim_;
-      values += (first - w.first) * dim_;
+    if (task.paths->lengths == nullptr || first + count <= base) return {kIota.v, count};
+    const std::int32_t* path = task.paths->rows + row * task.paths->stride;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t position = first + i;
+      const std::size_t cache_row =
+          position < base ? position : base + static_cast<std::size_t>(path[position - base]);
+      own_index[i] = static_cast<std::int32_t>(cache_row - w.first);
     }
-    const int n = static_cast<int>(count);
-    for (std::size_t g = 0; g < group_; ++g) {
-      const std::size_t query = query_offset(task, row, g);
-      kernels_.attention_scores(q_ + query, keys, index, n, dim_, shape_.scale, scores);
-      const SoftmaxState state = kernels_.attention_softmax(scores, n);
-      if (partials_ != nullptr) {
-        float* partial = partials_ + (query / dim_ * most_chunks_ + chunk) * partial_stride_;
-        partial[0] = state.max;
-        partial[1] = state.sum;
-        kernels_.attention_values(scores, values, index, n, dim_, partial + 2);
-      } else if (chunk == 0) {
-        states[g] = state;
-        kernels_.attention_values(scores, values, index, n, dim_, out_ + query);
-      } else {
-        kernels_.attention_values(scores, values, index, n, dim_, acc);
-        states[g] = kernels_.attention_merge(states[g], out_ + query, state, acc, dim_);
+    return {own_index, count};
+  }
+
+  // All queries of a task over one chunk: their weights, then the weighted values, several queries
+  // with the same view at a time.
+  void run_chunk(const Task& task, std::size_t chunk, const Window& w,
+                 const TaskScratch& scratch) const {
+    RowView views[kTaskRows];
+    std::int32_t own_index[kTaskRows][kChunk];
+    SoftmaxState fresh[kValueQueries];
+    const std::size_t rows = task.last_row - task.first_row;
+    for (std::size_t i = 0; i < rows; ++i) {
+      views[i] = view_of(task, chunk, w, task.first_row + i, own_index[i]);
+    }
+    for (std::size_t query = 0; query < rows * group_;) {
+      const RowView& view = views[query / group_];
+      std::size_t batch = 0;
+      for (; batch < kValueQueries && query + batch < rows * group_; ++batch) {
+        const RowView& other = views[(query + batch) / group_];
+        if (other.index != view.index || other.count != view.count) break;
+        if (view.count == 0) continue;
+        fresh[batch] = weigh(task, w, view, query + batch, scratch);
       }
+      if (view.count > 0) {
+        kernels_.attention_values(scratch.weights + query * kChunk, static_cast<int>(batch),
+                                  w.values, view.index, static_cast<int>(view.count), dim_,
+                                  scratch.acc);
+        for (std::size_t i = 0; i < batch; ++i) {
+          take_result(task, chunk, query + i, fresh[i], scratch.acc + i * dim_, scratch.states);
+        }
+      }
+      query += batch;
+    }
+  }
+
+  // Scores and softmax weights of one query.
+  SoftmaxState weigh(const Task& task, const Window& w, const RowView& view, std::size_t query,
+                     const TaskScratch& scratch) const {
+    float* weights = scratch.weights + query * kChunk;
+    const bool in_order = view.index == kIota.v;
+    // Rows beyond a chain row's own are scored too, a few at most, and not looked at.
+    const std::size_t rows = in_order ? view.count : w.rows;
+    kernels_.attention_scores(q_ + query_offset(task, query), w.keys, w.stride, rows, dim_,
+                              shape_.scale, in_order ? weights : scratch.window_scores);
+    if (!in_order) {
+      for (std::size_t t = 0; t < view.count; ++t) {
+        weights[t] = scratch.window_scores[view.index[t]];
+      }
+    }
+    return kernels_.attention_softmax(weights, static_cast<int>(view.count));
+  }
+
+  // A chunk's result for one query: kept for the merge, or merged at once.
+  void take_result(const Task& task, std::size_t chunk, std::size_t query, SoftmaxState state,
+                   const float* acc, SoftmaxState* states) const {
+    const std::size_t offset = query_offset(task, query);
+    if (partials_ != nullptr) {
+      float* partial = partials_ + (offset / dim_ * most_chunks_ + chunk) * partial_stride_;
+      partial[0] = state.max;
+      partial[1] = state.sum;
+      std::copy_n(acc, dim_, partial + 2);
+    } else if (chunk == 0) {
+      states[query] = state;
+      std::copy_n(acc, dim_, out_ + offset);
+    } else {
+      states[query] = kernels_.attention_merge(states[query], out_ + offset, state, acc, dim_);
     }
   }
 
@@ -263,7 +347,7 @@ class CpuAttention {
   void merge(ThreadPool& pool) {
     for (std::int32_t s = 0; s < pass_.segment_count; ++s) {
       const Segment& segment = pass_.segments[s];
-      const SegmentPaths& paths = paths_[static_cast<std::size_t>(s)];
+      const SegmentPaths& paths = paths_[s];
       const auto rows = static_cast<std::size_t>(segment.rows);
       const auto base = static_cast<std::size_t>(segment.base);
       pool.parallel_for(rows, [&](std::size_t row, int) {
@@ -295,8 +379,9 @@ class CpuAttention {
   std::size_t dim_, heads_, group_;
   std::size_t most_chunks_ = 0, span_ = 1, partial_stride_ = 0;
   float* partials_ = nullptr;
-  std::vector<SegmentPaths> paths_;
-  std::vector<Task> tasks_;
+  SegmentPaths* paths_ = nullptr;  // [segments]
+  Task* tasks_ = nullptr;
+  std::size_t task_count_ = 0;
 };
 
 }  // namespace
@@ -311,8 +396,9 @@ void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t ba
                            const std::int32_t* rows, std::int32_t count) const {
   const std::size_t row_bytes = static_cast<std::size_t>(cache.head_dim) * cache.element_bytes();
   for (std::int32_t i = 0; i < count; ++i) {
-    SPECDEC_CHECK(rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
-                  "kept row ", rows[i], " at place ", i);
+    SPECDEC_CHECK(
+        rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
+        "kept row ", rows[i], " at place ", i);
   }
   for (std::int32_t layer = 0; layer < cache.layers; ++layer) {
     for (std::int32_t head = 0; head < cache.kv_heads; ++head) {
@@ -320,7 +406,8 @@ void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t ba
           cache.head_offset(layer, head) + static_cast<std::size_t>(base) * row_bytes;
       for (std::int32_t i = 0; i < count; ++i) {
         if (rows[i] == i) continue;
-        // Rows ascend and are distinct, so a destination never lies above a source still to be read.
+        // Rows ascend and are distinct, so a destination never lies above a source still to be
+        // read.
         const std::size_t to = offset + static_cast<std::size_t>(i) * row_bytes;
         const std::size_t from = offset + static_cast<std::size_t>(rows[i]) * row_bytes;
         std::memcpy(cache.keys + to, cache.keys + from, row_bytes);

@@ -1,5 +1,5 @@
-// The fused parts of a transformer layer: q, k and v with rotation and cache store, and the gated MLP. Each
-// quantises its input once and runs its products in as few parallel regions as it can.
+// The fused parts of a transformer layer: q, k and v with rotation and cache store, and the gated
+// MLP. Each quantises its input once and runs its products in as few parallel regions as it can.
 #include <algorithm>
 #include <cstring>
 
@@ -9,12 +9,15 @@
 namespace specdec {
 namespace {
 
-bool same_kind(const ActKind& a, const ActKind& b) {
-  return a.zero_point == b.zero_point && a.halves == b.halves && a.sums == b.sums;
+// Can the two weights use one preparation of their common input?
+bool same_input(const CpuWeight& a, const CpuWeight& b) {
+  if (a.layout() == nullptr || b.layout() == nullptr) return a.layout() == b.layout();
+  const ActKind &x = a.layout()->act, &y = b.layout()->act;
+  return x.zero_point == y.zero_point && x.halves == y.halves && x.sums == y.sums;
 }
 
-// out0 = x0 * cos - x1 * sin, out1 = x0 * sin + x1 * cos for each pair of the leading rope_dims elements,
-// in place. head [D], cos_sin [rope_dims / 2, 2]
+// out0 = x0 * cos - x1 * sin, out1 = x0 * sin + x1 * cos for each pair of the leading rope_dims
+// elements, in place. head [D], cos_sin [rope_dims / 2, 2]
 void rotate(float* head, const AttentionShape& shape, const float* cos_sin) {
   const auto pairs = static_cast<std::size_t>(shape.rope_dims) / 2;
   const bool interleaved = shape.rope_layout == RopeLayout::kInterleaved;
@@ -30,6 +33,21 @@ void rotate(float* head, const AttentionShape& shape, const float* cos_sin) {
 
 }  // namespace
 
+void CpuBackend::prepare_inputs(CpuWorkspace& ws, std::size_t rows, const float* x, MatmulJob* jobs,
+                                std::size_t job_count) const {
+  const Scratch areas[3] = {Scratch::kActs, Scratch::kMoreActs, Scratch::kLastActs};
+  for (std::size_t j = 0; j < job_count; ++j) {
+    std::size_t i = 0;
+    while (i < j && !same_input(*jobs[i].weight, *jobs[j].weight)) ++i;
+    if (i < j) {
+      jobs[j].x = jobs[i].x;
+      jobs[j].acts = jobs[i].acts;
+    } else {
+      prepare_input(ws, areas[j], rows, x, &jobs[j]);
+    }
+  }
+}
+
 void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
                                 const QkvWeights& weights, const AttentionShape& shape,
                                 float* q_out) const {
@@ -42,23 +60,14 @@ void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t la
   float* keys = scratch.get<float>(Scratch::kKeys, m * kv_dim);
   float* values = scratch.get<float>(Scratch::kValues, m * kv_dim);
 
-  MatmulJob jobs[3] = {{&as_cpu(*weights.q), x, nullptr, q_out, q_dim, 0},
-                       {&as_cpu(*weights.k), x, nullptr, keys, kv_dim, 0},
-                       {&as_cpu(*weights.v), x, nullptr, values, kv_dim, 0}};
-  const Scratch areas[3] = {Scratch::kActs, Scratch::kMoreActs, Scratch::kLastActs};
-  for (std::size_t j = 0; j < 3; ++j) {
-    const CpuWeight& w = *jobs[j].weight;
-    SPECDEC_CHECK(w.rows() == jobs[j].out_stride, "a projection of ", w.rows(), " rows for ",
-                  jobs[j].out_stride);
-    if (w.layout() == nullptr) continue;
-    for (std::size_t i = 0; i < j && jobs[j].acts == nullptr; ++i) {
-      const PackedLayout* other = jobs[i].weight->layout();
-      if (other != nullptr && same_kind(other->act, w.layout()->act)) jobs[j].acts = jobs[i].acts;
-    }
-    if (jobs[j].acts == nullptr) {
-      jobs[j].acts = quantize_rows(scratch, areas[j], m, x, w.cols(), w.layout()->act);
-    }
+  MatmulJob jobs[3] = {{&as_cpu(*weights.q), nullptr, nullptr, q_out, q_dim, 0},
+                       {&as_cpu(*weights.k), nullptr, nullptr, keys, kv_dim, 0},
+                       {&as_cpu(*weights.v), nullptr, nullptr, values, kv_dim, 0}};
+  for (const MatmulJob& job : jobs) {
+    SPECDEC_CHECK(job.weight->rows() == job.out_stride, "a projection of ", job.weight->rows(),
+                  " rows for ", job.out_stride);
   }
+  prepare_inputs(scratch, m, x, jobs, 3);
   multiply(jobs, 3, m);
 
   const auto rope_row = static_cast<std::size_t>(shape.rope_dims);
@@ -106,23 +115,16 @@ void CpuBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
   const CpuWeight &gate = as_cpu(*weights.gate), &up = as_cpu(*weights.up);
   const CpuWeight& down = as_cpu(*weights.down);
   const std::size_t hidden_dim = gate.rows();
-  SPECDEC_CHECK(up.rows() == hidden_dim && down.cols() == hidden_dim, "an MLP of ", hidden_dim, ", ",
-                up.rows(), " and ", down.cols(), " features");
+  SPECDEC_CHECK(up.rows() == hidden_dim && down.cols() == hidden_dim, "an MLP of ", hidden_dim,
+                ", ", up.rows(), " and ", down.cols(), " features");
 
-  MatmulJob gate_job{&gate, x, nullptr, nullptr, 0, 0}, up_job{&up, x, nullptr, nullptr, 0, 0};
-  if (gate.layout() != nullptr) {
-    gate_job.acts = quantize_rows(scratch, Scratch::kActs, m, x, gate.cols(), gate.layout()->act);
-  }
-  if (up.layout() != nullptr) {
-    up_job.acts =
-        gate.layout() != nullptr && same_kind(gate.layout()->act, up.layout()->act)
-            ? gate_job.acts
-            : quantize_rows(scratch, Scratch::kMoreActs, m, x, up.cols(), up.layout()->act);
-  }
+  MatmulJob inputs[2] = {{&gate, nullptr, nullptr, nullptr, 0, 0},
+                         {&up, nullptr, nullptr, nullptr, 0, 0}};
+  prepare_inputs(scratch, m, x, inputs, 2);
   const bool packed_down = down.layout() != nullptr;
   const std::size_t down_blocks = down.blocks();
-  ActBlock* acts = packed_down ? scratch.get<ActBlock>(Scratch::kHiddenActs, m * down_blocks)
-                               : nullptr;
+  ActBlock* acts =
+      packed_down ? scratch.get<ActBlock>(Scratch::kHiddenActs, m * down_blocks) : nullptr;
   float* hidden = packed_down ? nullptr : scratch.get<float>(Scratch::kHidden, m * hidden_dim);
 
   // A task computes whole blocks of 32 hidden features, so it can quantise them for `down` itself.
@@ -136,7 +138,7 @@ void CpuBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
     const std::size_t count = std::min(end * kGroupRows, hidden_dim) - first;
     float* gate_out = scratch.get_for_thread<float>(slot, 2 * m * width);
     float* up_out = gate_out + m * width;
-    MatmulJob g = gate_job, u = up_job;
+    MatmulJob g = inputs[0], u = inputs[1];
     g.out = gate_out;
     u.out = up_out;
     g.out_stride = u.out_stride = width;
@@ -149,14 +151,15 @@ void CpuBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
         float* h = packed_down ? gate_out + row * width : hidden + row * hidden_dim + first;
         kernels_.silu_mul(gate_out + row * width, up_out + row * width, count, h);
         if (!packed_down) continue;
-        ActBlock* block = acts + tiles.first(tile) * down_blocks +
-                          first / kActBlockSize * tiles.width(tile) + c;
+        ActBlock* block =
+            acts + tiles.first(tile) * down_blocks + first / kActBlockSize * tiles.width(tile) + c;
         kernels_.quantize_row(h, count / kActBlockSize, down.layout()->act, block,
                               tiles.width(tile));
       }
     }
   });
-  const MatmulJob job{&down, hidden, acts, out, down.rows(), 0};
+  MatmulJob job{&down, nullptr, acts, out, down.rows(), 0};
+  if (!packed_down) prepare_input(scratch, Scratch::kHiddenActs, m, hidden, &job);
   multiply(&job, 1, m);
 }
 

@@ -1,5 +1,5 @@
-// The CPU backend: threads and the loops over weights, rows and cache chunks; the arithmetic is in the kernels
-// (kernels.inl). README.md in backend/ lists the numerics of each operation.
+// The CPU backend: threads and the loops over weights, rows and cache chunks; the arithmetic is in
+// the kernels (kernels.inl). README.md in backend/ lists the numerics of each operation.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,19 @@ namespace specdec {
 
 // What a scratch area of a workspace holds. Two areas in use at once have different names.
 enum class Scratch : int {
-  kActs,        // quantised input of a product
-  kMoreActs,    // the same for the other activation kinds of a qkv
+  kActs,      // quantised input of a product
+  kMoreActs,  // the same for the other activation kinds of a qkv
   kLastActs,
-  kHiddenActs,  // quantised hidden row of an MLP
-  kHidden,      // the same for float weights
+  kHiddenActs,  // prepared hidden rows of an MLP
+  kHidden,      // hidden rows before that, for float weights
   kKeys,        // k of a pass before rotation
   kValues,
-  kPaths,       // tree paths of the rows
+  kPaths,  // tree paths of the rows
   kPathLengths,
-  kPartials,    // attention: results of the chunks
-  kLogits,      // z of a row of logits
+  kSegments,
+  kTasks,
+  kPartials,  // attention: results of the chunks
+  kLogits,    // z of a row of logits
   kCandidates,
   kHistogram,
   kCount,
@@ -63,7 +65,10 @@ class CpuWorkspace final : public Workspace {
   std::vector<Area> per_thread_;
 };
 
-// How M rows are dealt into tiles of columns that a matmul kernel takes at once: as even as possible.
+inline std::size_t round_up_16(std::size_t n) { return (n + 15) / 16 * 16; }
+
+// How M rows are dealt into tiles of columns that a matmul kernel takes at once: as even as
+// possible.
 struct ColumnTiles {
   ColumnTiles(std::size_t rows, std::size_t most)
       : count((rows + most - 1) / most), base(rows / count), extra(rows % count) {}
@@ -76,11 +81,11 @@ struct ColumnTiles {
 // One product of a parallel region: out = x W^T.
 struct MatmulJob {
   const CpuWeight* weight = nullptr;
-  const float* x = nullptr;        // [M, K], for float weights
+  const float* x = nullptr;        // see interleave_rows, for float weights
   const ActBlock* acts = nullptr;  // see quantize_rows, for packed weights
   float* out = nullptr;            // [M, out_stride]
   std::size_t out_stride = 0;
-  std::size_t first_row = 0;       // of the weight: the one that out[:, 0] belongs to
+  std::size_t first_row = 0;  // of the weight: the one that out[:, 0] belongs to
 };
 
 class CpuBackend final : public Backend {
@@ -123,14 +128,13 @@ class CpuBackend final : public Backend {
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
 
  private:
-  // Calls body(first, last) for pieces of [0, count), in parallel only where `work` (elements touched) pays
-  // for a region.
+  // Calls body(first, last) for pieces of [0, count), in parallel only where `work` (elements
+  // touched) pays for a region.
   template <typename Body>
   void for_rows(std::size_t count, std::size_t work, const Body& body) const {
     constexpr std::size_t kWorthARegion = 32768;
     if (work < kWorthARegion || count < 2) return body(std::size_t{0}, count);
-    const std::size_t pieces =
-        std::min(count, 4 * static_cast<std::size_t>(pool_->threads()));
+    const std::size_t pieces = std::min(count, 4 * static_cast<std::size_t>(pool_->threads()));
     pool_->parallel_for(pieces, [&](std::size_t piece, int) {
       body(count * piece / pieces, count * (piece + 1) / pieces);
     });
@@ -139,6 +143,15 @@ class CpuBackend final : public Backend {
   // Quantises x [M, K] for the kernels: tiles of columns, each [K / 32, width]; returns the blocks.
   const ActBlock* quantize_rows(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
                                 std::size_t k, const ActKind& kind) const;
+  // The same for float weights: tiles of columns, each [ceil(K / 16), width, 16].
+  const float* interleave_rows(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
+                               std::size_t k) const;
+  // Fills in job->acts or job->x for x [M, K].
+  void prepare_input(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
+                     MatmulJob* job) const;
+  // The same for jobs that share x; what two of them can share is made once.
+  void prepare_inputs(CpuWorkspace& ws, std::size_t rows, const float* x, MatmulJob* jobs,
+                      std::size_t job_count) const;
   // Groups [begin, end) of a job.
   void multiply_groups(const MatmulJob& job, std::size_t rows, std::size_t begin,
                        std::size_t end) const;

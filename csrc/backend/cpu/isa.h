@@ -7,8 +7,9 @@
 
 namespace specdec {
 
-// The kernels of the best level that this machine supports, or of the one that SPECDEC_CPU_ISA names; decided
-// once per process. Throws BackendUnavailableError where that name is unknown or its level absent.
+// The kernels of the best level that this machine supports, or of the one that SPECDEC_CPU_ISA
+// names; decided once per process. Throws BackendUnavailableError where that name is unknown or its
+// level absent.
 const KernelTable& active_kernels();
 
 // The kernels of one level by name; throws as above. For tests, which compare the levels.

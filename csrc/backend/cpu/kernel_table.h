@@ -1,8 +1,9 @@
-// The hot kernels of the CPU backend as a table of function pointers, one table per ISA level. Every table
-// gives the same bits. Threading and the loops over weights stay in the backend; a kernel sees one
-// group of rows, one row, or one chunk.
+// The hot kernels of the CPU backend as a table of function pointers, one table per ISA level.
+// Every table gives the same bits. Threading and the loops over weights stay in the backend; a
+// kernel sees one group of rows, one row, or one chunk.
 //
-// This header is included by the files that are compiled with ISA flags, so it includes nothing from std::.
+// This header is included by the files that are compiled with ISA flags, so it includes nothing
+// from std::.
 #pragma once
 
 #include <stddef.h>
@@ -10,8 +11,9 @@
 
 namespace specdec {
 
-// Rows of a weight that are interleaved in its packed form: two vectors of 16 lanes. Two, because a broadcast of
-// activations costs as much as the multiplication it feeds and so has to feed more than one.
+// Rows of a weight that are interleaved in its packed form: two vectors of 16 lanes. Two, because a
+// broadcast of activations costs as much as the multiplication it feeds and so has to feed more
+// than one.
 inline constexpr int kGroupRows = 32;
 // Values of K that share one activation scale.
 inline constexpr int kActBlockSize = 32;
@@ -19,15 +21,28 @@ inline constexpr int kActBlockSize = 32;
 inline constexpr int kMaxTileCols = 8;
 // Logical positions of one attention chunk. Part of the numerics: changing it changes results.
 inline constexpr int kAttentionChunk = 64;
+// Most queries per call of attention_values.
+inline constexpr int kValueQueries = 4;
 
 // Packed weight formats, in the order of KernelTable::matmul.
 enum class PackedFormat : int {
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kCount,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kCount,
 };
 inline constexpr int kPackedFormats = static_cast<int>(PackedFormat::kCount);
 
-// 32 activations, quantised: x[i] ~ d * q[i]. What stands in `start` / `sum` depends on the weight's format
-// (ActKind); [0] covers all 32 values, or the first 16 where the format has sub-blocks of 16.
+// 32 activations, quantised: x[i] ~ d * q[i]. What stands in `start` / `sum` depends on the
+// weight's format (ActKind); [0] covers all 32 values, or the first 16 where the format has
+// sub-blocks of 16.
 struct ActBlock {
   int8_t q[kActBlockSize];
   float d;
@@ -50,22 +65,23 @@ struct SoftmaxState {
   float sum;
 };
 
-// out[c, i] = sum over k of W[i, k] * x[c, k] for the 32 rows i of one packed group and `cols` columns, cols being
-// the index of the function in its table + 1.
-// group: `blocks` packed blocks, 64-byte aligned, see packed_weight.h; act [blocks, cols]
-// out: rows out_stride floats apart; only [0, valid) of each is written.
+// out[c, i] = sum over k of W[i, k] * x[c, k] for the 32 rows i of one packed group and `cols`
+// columns, cols being the index of the function in its table + 1. group: `blocks` packed blocks,
+// 64-byte aligned, see packed_weight.h; act [blocks, cols] out: rows out_stride floats apart; only
+// [0, valid) of each is written.
 using MatmulGroupFn = void (*)(const uint8_t* group, size_t blocks, const ActBlock* act, float* out,
                                size_t out_stride, int valid);
 
-// out[c, r] = sum over k of W[r, k] * x[c, k] for `rows` <= 4 rows and `cols` <= 4 columns of float weights.
-// weights: rows of K elements, row_bytes apart, any alignment. x [cols, x_stride], out [cols, out_stride]
+// out[c, r] = sum over k of W[r, k] * x[c, k] for `rows` rows and `cols` <= float_tile_cols
+// columns. weights: rows of K elements, row_bytes apart, any alignment x [ceil(K / 16), cols, 16],
+// zeros beyond K (separate rows would fall into the same cache sets); out [cols, out_stride]
 using MatmulFloatFn = void (*)(const uint8_t* weights, size_t row_bytes, size_t k, int rows,
-                               const float* x, size_t x_stride, int cols, float* out,
-                               size_t out_stride);
+                               const float* x, int cols, float* out, size_t out_stride);
 
 struct KernelTable {
   const char* name;
-  int tile_cols;  // most columns per matmul call, <= kMaxTileCols; functions for more are null
+  int tile_cols;        // most columns per call for packed weights; functions for more are null
+  int float_tile_cols;  // the same for float weights
 
   // Quantises one row x [32 * blocks] into blocks `stride` ActBlocks apart.
   void (*quantize_row)(const float* x, size_t blocks, ActKind kind, ActBlock* out, size_t stride);
@@ -81,15 +97,23 @@ struct KernelTable {
   void (*store_f16)(const float* x, size_t n, uint16_t* out);
   void (*load_f16)(const uint16_t* x, size_t n, float* out);
 
-  // scores[t] = scale * dot(q, keys[index[t]]) for t < count <= 64; q [D], keys [*, D]
-  void (*attention_scores)(const float* q, const float* keys, const int32_t* index, int count,
+  // out[d, r] = keys[r, d] as floats. keys [rows, D] of floats or, if `half`, of IEEE halves; out
+  // [D, stride], stride a multiple of 16 and >= rows; columns up to the next multiple of 16 are
+  // zeros
+  void (*transpose_keys)(const void* keys, bool half, size_t rows, size_t head_dim, float* out,
+                         size_t stride);
+  // scores[r] = scale * dot(q, keys[:, r]) for r < rows rounded up to 16. q [D], keys [D, stride]
+  // transposed
+  void (*attention_scores)(const float* q, const float* keys, size_t stride, size_t rows,
                            size_t head_dim, float scale, float* scores);
   // scores[t] becomes exp(scores[t] - max); returns max and the sum of the weights
   SoftmaxState (*attention_softmax)(float* scores, int count);
-  // acc[d] = sum over t of weights[t] * values[index[t], d], serial in t. values [*, D], acc [D]
-  void (*attention_values)(const float* weights, const float* values, const int32_t* index,
-                           int count, size_t head_dim, float* acc);
-  // Merges a chunk's result (chunk, chunk_acc) into (state, acc): both rescaled to the larger maximum.
+  // acc[i, d] = sum over t of weights[i, t] * values[index[t], d], serial in t, for queries i <
+  // `queries` <= 4. weights [queries, kAttentionChunk], values [*, D], acc [queries, D]
+  void (*attention_values)(const float* weights, int queries, const float* values,
+                           const int32_t* index, int count, size_t head_dim, float* acc);
+  // Merges a chunk's result (chunk, chunk_acc) into (state, acc): both rescaled to the larger
+  // maximum.
   SoftmaxState (*attention_merge)(SoftmaxState state, float* acc, SoftmaxState chunk,
                                   const float* chunk_acc, size_t head_dim);
   // out[d] = acc[d] / sum; out may be acc
@@ -97,13 +121,13 @@ struct KernelTable {
 
   // Largest allowed logit (NaN counts as -infinity). mask: bit i set = allowed, or null
   float (*max_logit)(const float* logits, const uint32_t* mask, size_t n);
-  // z[i] = (logit[i] - max) * inv_temperature, -infinity where masked, NaN or of no mass; weight[i] = exp(z[i]),
-  // 0 where it has no mass. z may be null. Returns the total mass.
+  // z[i] = (logit[i] - max) * inv_temperature, -infinity where masked, NaN or of no mass; weight[i]
+  // = exp(z[i]), 0 where it has no mass. z may be null. Returns the total mass.
   uint64_t (*logit_weights)(const float* logits, const uint32_t* mask, size_t n, float max,
                             float inv_temperature, float* z, float* weight);
-  // Ids whose race_uniform is at most bound * weight[id] (and maybe a few more), ascending: the only ones
-  // that can finish the race before `bound`. Fills at most `capacity`; returns the number found, which
-  // may be larger. key: seed low, high; position low, high; purpose
+  // Ids whose race_uniform is at most bound * weight[id] (and maybe a few more), ascending: the
+  // only ones that can finish the race before `bound`. Fills at most `capacity`; returns the number
+  // found, which may be larger. key: seed low, high; position low, high; purpose
   size_t (*race_candidates)(const float* weight, size_t n, const uint32_t key[5], double bound,
                             int32_t* ids, size_t capacity);
 };

@@ -1,7 +1,7 @@
-// The kernels, written once over the vocabulary of a vec_<isa>.h and compiled once per ISA level by a
-// wrapper kernels_<isa>.cpp, which includes the vec header first. Everything is in an anonymous namespace and
-// nothing comes from std::, so that no code compiled with ISA flags can be picked by the linker for
-// use on other machines.
+// The kernels, written once over the vocabulary of a vec_<isa>.h and compiled once per ISA level by
+// a wrapper kernels_<isa>.cpp, which includes the vec header first. Everything is in an anonymous
+// namespace and nothing comes from std::, so that no code compiled with ISA flags can be picked by
+// the linker for use on other machines.
 //
 // Numerics: a reduction of floats runs on 16 virtual lanes and ends in a fixed tree; a fused
 // multiply-add stands only where f_fma or lane_fma is written. So all levels give the same bits.
@@ -12,8 +12,9 @@
 namespace specdec {
 namespace {
 
-// How far ahead of its use a weight is asked for: enough for the latency of memory at full bandwidth.
-constexpr size_t kPrefetchBytes = 4096;
+// How far ahead of its use a weight is asked for: enough for the latency of memory at full
+// bandwidth.
+constexpr size_t kPrefetchBytes = 8192;
 
 template <size_t kBytes>
 SPECDEC_INLINE void prefetch_lines(const uint8_t* p) {
@@ -21,9 +22,17 @@ SPECDEC_INLINE void prefetch_lines(const uint8_t* p) {
   for (size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(p + kPrefetchBytes + i, 0, 3);
 }
 
-#include "backend/cpu/kernels_matmul.inl"   // NOLINT
-#include "backend/cpu/kernels_rows.inl"     // NOLINT
-#include "backend/cpu/kernels_sampling.inl" // NOLINT
+// Calls body(i, n) for runs of 16 elements and once for the n < 16 that remain.
+template <class Body>
+SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
+  size_t i = 0;
+  for (; i + 16 <= count; i += 16) body(i, size_t{16});
+  if (i < count) body(i, count - i);
+}
+
+#include "backend/cpu/kernels_matmul.inl"    // NOLINT
+#include "backend/cpu/kernels_rows.inl"      // NOLINT
+#include "backend/cpu/kernels_sampling.inl"  // NOLINT
 
 // Entries beyond the level's tile stay null: the backend never asks for them.
 template <class Format, int kCols = 1>
@@ -38,6 +47,7 @@ KernelTable make_table(const char* name) {
   KernelTable t{};
   t.name = name;
   t.tile_cols = kTileCols;
+  t.float_tile_cols = kFloatTileCols;
   t.quantize_row = quantize_row;
   fill_matmul<FormatQ4_0>(t.matmul[static_cast<int>(PackedFormat::kQ4_0)]);
   fill_matmul<FormatQ4_1>(t.matmul[static_cast<int>(PackedFormat::kQ4_1)]);
@@ -57,6 +67,7 @@ KernelTable make_table(const char* name) {
   t.add = add;
   t.store_f16 = store_f16;
   t.load_f16 = load_f16;
+  t.transpose_keys = transpose_keys;
   t.attention_scores = attention_scores;
   t.attention_softmax = attention_softmax;
   t.attention_values = attention_values;

@@ -1,12 +1,15 @@
 // Matrix products: part of kernels.inl.
 
-// --- Packed formats ----------------------------------------------------------------------------------
-// A packed group (32 rows) is a sequence of blocks (32 values of K); the K types put a header before
-// every 8 blocks (a superblock). A format says how to read
+// --- Packed formats
+// ---------------------------------------------------------------------------------- A packed group
+// (32 rows) is a sequence of blocks (32 values of K); the K types put a header before every 8
+// blocks (a superblock). A format says how to read
 //   header   d (and -dmin) as halves, [32 rows] each; none for the simple types
 //   scales   of a block: d (and m) as halves, or small integers that scale the header's
-//   planes   the weights as unsigned integers, first those of rows 0..15, then of rows 16..31. In a 64-byte
-//            vector, byte 4 * row + j belongs to value 4q + j of the row: q numbers the quads, 8 in a block
+//   planes   the weights as unsigned integers, first those of rows 0..15, then of rows 16..31. In a
+//   64-byte
+//            vector, byte 4 * row + j belongs to value 4q + j of the row: q numbers the quads, 8 in
+//            a block
 //     nibbles  4 vectors: quad v in the low, quad v + 4 in the high half of the bytes of vector v
 //     pairs    2 vectors: quad 4v + i in bits 2i..2i+1 of vector v
 //     bits     1 vector:  quad i in bit i
@@ -21,7 +24,7 @@ struct BlockScales {
 
 template <int kQuad>
 SPECDEC_INLINE LaneB nibble_quad(const uint8_t* planes) {
-  return bytes_field<kQuad < 4 ? 0 : 4, 15>(bytes_load(planes + 64 * (kQuad % 4)));
+  return bytes_field < kQuad<4 ? 0 : 4, 15>(bytes_load(planes + 64 * (kQuad % 4)));
 }
 template <int kQuad>
 SPECDEC_INLINE LaneB pair_quad(const uint8_t* planes) {
@@ -151,9 +154,10 @@ using FormatQ4_K = Format<Nibbles, SuperScalesAndMins>;
 using FormatQ5_K = Format<NibblesAndBits, SuperScalesAndMins>;
 using FormatQ6_K = Format<NibblesAndPairs, SuperScalesOfHalves>;
 
-// --- The product ---------------------------------------------------------------------------------------
-// kVecs vectors of kLanes rows are in hand at once, so that a broadcast quad of activations feeds kVecs dot
-// products.
+// --- The product
+// --------------------------------------------------------------------------------------- kVecs
+// vectors of kLanes rows are in hand at once, so that a broadcast quad of activations feeds kVecs
+// dot products.
 
 // Where the planes of rows [row, row + kLanes) of a block begin.
 template <class Format>
@@ -173,7 +177,7 @@ SPECDEC_INLINE void dot_quads(const uint8_t* planes, int row, const ActBlock* ac
     }
 #pragma GCC unroll 8
     for (int c = 0; c < kCols; ++c) {
-      const LaneB x = bytes_broadcast(act[c].q + 4 * kQuad);
+      const LaneX x = bytes_broadcast(act[c].q + 4 * kQuad);
 #pragma GCC unroll 2
       for (int v = 0; v < kVecs; ++v) {
         dots[c][v].template add<kQuad, kQuad == kBegin, kQuad == kEnd - 1>(w[v], x);
@@ -233,8 +237,9 @@ SPECDEC_INLINE void accumulate_block(const uint8_t* header, const uint8_t* block
   if constexpr (Format::kMins && Format::kHalves) accumulate_mins<kCols>(s, act, 1, acc);
 }
 
-// See MatmulGroupFn. Each row has its own accumulator, a serial chain over the blocks, so no horizontal sum
-// exists and a column's result does not depend on kCols. One decoding of a block serves all columns.
+// See MatmulGroupFn. Each row has its own accumulator, a serial chain over the blocks, so no
+// horizontal sum exists and a column's result does not depend on kCols. One decoding of a block
+// serves all columns.
 template <class Format, int kCols>
 void matmul_group(const uint8_t* group, size_t blocks, const ActBlock* act, float* out,
                   size_t out_stride, int valid) {
@@ -267,13 +272,14 @@ void matmul_group(const uint8_t* group, size_t blocks, const ActBlock* act, floa
   }
 }
 
-// --- Activations --------------------------------------------------------------------------------------
+// --- Activations
+// --------------------------------------------------------------------------------------
 
 // Below this the inverse scale would overflow; such a block counts as zero.
 constexpr float kTinyActivation = 7.52316385e-37f;  // 2^-120
 
-// amax = max|x|; d = amax / 127; q = round_to_even(x * (127 / amax)). A block that holds an infinity or a
-// NaN gets d = NaN, so that the row's result says so instead of looking plausible.
+// amax = max|x|; d = amax / 127; q = round_to_even(x * (127 / amax)). A block that holds an
+// infinity or a NaN gets d = NaN, so that the row's result says so instead of looking plausible.
 void quantize_row(const float* x, size_t blocks, ActKind kind, ActBlock* out, size_t stride) {
   for (size_t b = 0; b < blocks; ++b, x += kActBlockSize, out += stride) {
     const F32x16 low = f_load(x), high = f_load(x + 16);
@@ -299,7 +305,8 @@ void quantize_row(const float* x, size_t blocks, ActKind kind, ActBlock* out, si
   }
 }
 
-// --- Float weights ------------------------------------------------------------------------------------
+// --- Float weights
+// ------------------------------------------------------------------------------------
 
 struct LoadF32 {
   static constexpr size_t kBytes = 4;
@@ -321,68 +328,69 @@ struct LoadBF16 {
   static SPECDEC_INLINE F32x16 load_n(const uint8_t* p, size_t n) { return f_load_bf16_n(p, n); }
 };
 
-// Lane j sums the products of k = j mod 16 in order, each by one fused multiply-add; then the fixed tree.
+// Lane j sums the products of k = j mod 16 in order, each by one fused multiply-add; then the fixed
+// tree. weights: kRows rows, row_bytes apart; x [K / 16, kCols, 16], out [kCols, out_stride]
 template <class Load, int kRows, int kCols>
 SPECDEC_INLINE void matmul_float_tile(const uint8_t* weights, size_t row_bytes, size_t k,
-                                      const float* x, size_t x_stride, float* out,
-                                      size_t out_stride) {
+                                      const float* x, float* out, size_t out_stride) {
   F32x16 acc[kRows][kCols];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < kCols; ++c) acc[r][c] = f_zero();
   }
-  const auto step = [&](size_t i, auto load_w, auto load_x) {
+  // The next tiles of rows: whole tiles ahead, so that no line is asked for twice.
+  const size_t tile_bytes = kRows * row_bytes;
+  const size_t ahead = (kPrefetchBytes + tile_bytes - 1) / tile_bytes * tile_bytes;
+  for_each_16(k, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
     F32x16 w[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      w[r] = load_w(weights + static_cast<size_t>(r) * row_bytes + i * Load::kBytes);
+      const uint8_t* p = weights + static_cast<size_t>(r) * row_bytes + i * Load::kBytes;
+      __builtin_prefetch(p + ahead, 0, 3);
+      w[r] = n == 16 ? Load::load(p) : Load::load_n(p, n);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < kCols; ++c) {
-      const F32x16 xc = load_x(x + static_cast<size_t>(c) * x_stride + i);
+      const F32x16 xc = f_load(x + i * kCols + 16 * static_cast<size_t>(c));
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) acc[r][c] = f_fma(w[r], xc, acc[r][c]);
     }
-  };
-  size_t i = 0;
-  for (; i + 16 <= k; i += 16) {
-    step(i, [](const uint8_t* p) SPECDEC_LAMBDA_INLINE { return Load::load(p); },
-         [](const float* p) SPECDEC_LAMBDA_INLINE { return f_load(p); });
-  }
-  if (i < k) {
-    const size_t n = k - i;
-    step(i, [n](const uint8_t* p) SPECDEC_LAMBDA_INLINE { return Load::load_n(p, n); },
-         [n](const float* p) SPECDEC_LAMBDA_INLINE { return f_load_n(p, n); });
-  }
+  });
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < kCols; ++c) out[static_cast<size_t>(c) * out_stride + r] = f_sum(acc[r][c]);
   }
 }
 
-template <class Load, int kRows>
-SPECDEC_INLINE void matmul_float_rows(const uint8_t* w, size_t row_bytes, size_t k, const float* x,
-                                      size_t x_stride, int cols, float* out, size_t out_stride) {
-  switch (cols) {
-    case 1: return matmul_float_tile<Load, kRows, 1>(w, row_bytes, k, x, x_stride, out, out_stride);
-    case 2: return matmul_float_tile<Load, kRows, 2>(w, row_bytes, k, x, x_stride, out, out_stride);
-    case 3: return matmul_float_tile<Load, kRows, 3>(w, row_bytes, k, x, x_stride, out, out_stride);
-    default:
-      return matmul_float_tile<Load, kRows, 4>(w, row_bytes, k, x, x_stride, out, out_stride);
+// As many rows at once as there are registers for.
+template <class Load, int kCols>
+SPECDEC_INLINE void matmul_float_cols(const uint8_t* weights, size_t row_bytes, size_t k, int rows,
+                                      const float* x, float* out, size_t out_stride) {
+  constexpr int kFit = kFloatAccumulators / kCols;
+  constexpr int kRows = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  int r = 0;
+  for (; r + kRows <= rows; r += kRows) {
+    matmul_float_tile<Load, kRows, kCols>(weights + static_cast<size_t>(r) * row_bytes, row_bytes,
+                                          k, x, out + r, out_stride);
+  }
+  if constexpr (kRows > 1) {
+    for (; r < rows; ++r) {
+      matmul_float_tile<Load, 1, kCols>(weights + static_cast<size_t>(r) * row_bytes, row_bytes, k,
+                                        x, out + r, out_stride);
+    }
   }
 }
 
-// See MatmulFloatFn.
-template <class Load>
+// Finds the tile of `cols` <= kFloatTileCols columns.
+template <class Load, int kCols = 1>
 void matmul_float(const uint8_t* weights, size_t row_bytes, size_t k, int rows, const float* x,
-                  size_t x_stride, int cols, float* out, size_t out_stride) {
-  if (rows == 4) {
-    return matmul_float_rows<Load, 4>(weights, row_bytes, k, x, x_stride, cols, out, out_stride);
+                  int cols, float* out, size_t out_stride) {
+  if constexpr (kCols < kFloatTileCols) {
+    if (cols > kCols) {
+      return matmul_float<Load, kCols + 1>(weights, row_bytes, k, rows, x, cols, out, out_stride);
+    }
   }
-  for (int r = 0; r < rows; ++r) {
-    matmul_float_rows<Load, 1>(weights + static_cast<size_t>(r) * row_bytes, row_bytes, k, x,
-                               x_stride, cols, out + r, out_stride);
-  }
+  matmul_float_cols<Load, kCols>(weights, row_bytes, k, rows, x, out, out_stride);
 }

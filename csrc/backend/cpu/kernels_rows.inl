@@ -6,8 +6,7 @@ SPECDEC_INLINE F32x16 f_exp(F32x16 x) {
   const F32x16 round = f_set1(kRound), clamped = f_min(x, f_set1(kMax));
   const F32x16 shifted = f_add(f_mul(clamped, f_set1(kLog2e)), round);
   const F32x16 n = f_sub(shifted, round);
-  const F32x16 r =
-      f_sub(f_sub(clamped, f_mul(n, f_set1(kLn2Hi))), f_mul(n, f_set1(kLn2Lo)));
+  const F32x16 r = f_sub(f_sub(clamped, f_mul(n, f_set1(kLn2Hi))), f_mul(n, f_set1(kLn2Lo)));
   F32x16 p = f_set1(kP0);
   p = f_add(f_mul(p, r), f_set1(kP1));
   p = f_add(f_mul(p, r), f_set1(kP2));
@@ -25,16 +24,8 @@ SPECDEC_INLINE float exp_one(float x) {
   return out[0];
 }
 
-// Calls body(i, n) for runs of 16 elements and once for the n < 16 that remain.
-template <class Body>
-SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
-  size_t i = 0;
-  for (; i + 16 <= count; i += 16) body(i, size_t{16});
-  if (i < count) body(i, count - i);
-}
-
-// out[k] = (x[k] * inv) * gain[k], inv = 1 / sqrt(sum / n + eps); lane j of the sum takes k = j mod 16 in
-// order, by fused multiply-adds. x, gain, out [n]; out may be x
+// out[k] = (x[k] * inv) * gain[k], inv = 1 / sqrt(sum / n + eps); lane j of the sum takes k = j mod
+// 16 in order, by fused multiply-adds. x, gain, out [n]; out may be x
 void rms_norm(const float* x, const float* gain, size_t n, float eps, float* out) {
   F32x16 sum = f_zero();
   for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
@@ -78,23 +69,99 @@ void load_f16(const uint16_t* x, size_t n, float* out) {
   });
 }
 
-// --- Attention ----------------------------------------------------------------------------------------
+// --- Attention
+// ----------------------------------------------------------------------------------------
 
-// scores[t] = scale * dot(q, keys[index[t]]): lane j of the dot takes d = j mod 16 in order by fused
-// multiply-adds, then the fixed tree. q [D], keys [*, D], index, scores [count]
-void attention_scores(const float* q, const float* keys, const int32_t* index, int count,
-                      size_t head_dim, float scale, float* scores) {
-  for (int t = 0; t < count; ++t) {
-    const float* key = keys + static_cast<size_t>(index[t]) * head_dim;
-    F32x16 dot = f_zero();
-    for_each_16(head_dim, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
-      dot = f_fma(f_load_n(q + i, n), f_load_n(key + i, n), dot);
-    });
-    scores[t] = scale * f_sum(dot);
+// See KernelTable. Tiles of 16 x 16 in registers.
+template <bool kHalf>
+SPECDEC_INLINE void transpose_tiles(const uint8_t* keys, size_t rows, size_t head_dim, float* out,
+                                    size_t stride) {
+  constexpr size_t kBytes = kHalf ? 2 : 4;
+  for (size_t r = 0; r < rows; r += 16) {
+    for (size_t d = 0; d < head_dim; d += 16) {
+      const size_t n = head_dim - d < 16 ? head_dim - d : 16;
+      F32x16 tile[16];
+#pragma GCC unroll 16
+      for (size_t i = 0; i < 16; ++i) {
+        const uint8_t* p = keys + ((r + i) * head_dim + d) * kBytes;
+        if (r + i >= rows) {
+          tile[i] = f_zero();
+        } else if constexpr (kHalf) {
+          tile[i] = n == 16 ? f_load_f16(p) : f_load_f16_n(p, n);
+        } else {
+          tile[i] = f_load_n(reinterpret_cast<const float*>(p), n);
+        }
+      }
+      f_transpose(tile);
+#pragma GCC unroll 16
+      for (size_t i = 0; i < 16; ++i) {
+        if (i < n) f_store(out + (d + i) * stride + r, tile[i]);
+      }
+    }
   }
 }
 
-// weights[t] = exp(scores[t] - max); lane j of the sum takes t = j mod 16 in order, then the fixed tree.
+void transpose_keys(const void* keys, bool half, size_t rows, size_t head_dim, float* out,
+                    size_t stride) {
+  const uint8_t* p = static_cast<const uint8_t*>(keys);
+  if (half) {
+    transpose_tiles<true>(p, rows, head_dim, out, stride);
+  } else {
+    transpose_tiles<false>(p, rows, head_dim, out, stride);
+  }
+}
+
+template <int kVectors>
+struct KeyDots {
+  F32x16 v[kVectors];
+};
+
+// A dot product on 16 virtual lanes, many keys at once: lane kLane of the dot takes d = kLane mod
+// 16 in order by fused multiply-adds, and kSpan walks the fixed tree (lanes 8 apart first) without
+// ever holding all 16 lanes. q [D], keys [D, stride]
+template <int kLane, int kSpan, int kVectors>
+SPECDEC_INLINE KeyDots<kVectors> key_dots(const float* q, const float* keys, size_t stride,
+                                          size_t head_dim) {
+  KeyDots<kVectors> sum;
+  if constexpr (kSpan == 16) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum.v[v] = f_zero();
+    for (size_t d = kLane; d < head_dim; d += 16) {
+      const F32x16 x = f_set1(q[d]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum.v[v] = f_fma(x, f_load(keys + d * stride + 16 * v), sum.v[v]);
+      }
+    }
+  } else {
+    sum = key_dots<kLane, kSpan * 2, kVectors>(q, keys, stride, head_dim);
+    const KeyDots<kVectors> other =
+        key_dots<kLane + kSpan, kSpan * 2, kVectors>(q, keys, stride, head_dim);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum.v[v] = f_add(sum.v[v], other.v[v]);
+  }
+  return sum;
+}
+
+template <int kVectors>
+SPECDEC_INLINE void score_keys(const float* q, const float* keys, size_t stride, size_t head_dim,
+                               float scale, float* scores) {
+  const KeyDots<kVectors> dots = key_dots<0, 1, kVectors>(q, keys, stride, head_dim);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) f_store(scores + 16 * v, f_mul(f_set1(scale), dots.v[v]));
+}
+
+void attention_scores(const float* q, const float* keys, size_t stride, size_t rows,
+                      size_t head_dim, float scale, float* scores) {
+  size_t r = 0;
+  for (; r + 16 * (kScoreVecs - 1) < rows; r += 16 * kScoreVecs) {
+    score_keys<kScoreVecs>(q, keys + r, stride, head_dim, scale, scores + r);
+  }
+  for (; r < rows; r += 16) score_keys<1>(q, keys + r, stride, head_dim, scale, scores + r);
+}
+
+// weights[t] = exp(scores[t] - max); lane j of the sum takes t = j mod 16 in order, then the fixed
+// tree.
 SoftmaxState attention_softmax(float* scores, int count) {
   const size_t n = static_cast<size_t>(count);
   F32x16 max = f_set1(scores[0]);
@@ -114,43 +181,87 @@ SoftmaxState attention_softmax(float* scores, int count) {
   return state;
 }
 
-// acc[d] = fma chain over t in order. weights, index [count], values [*, D], acc [D]
-template <int kVectors>
-SPECDEC_INLINE void weighted_values(const float* weights, const float* values,
-                                    const int32_t* index, int count, size_t head_dim, float* acc) {
-  F32x16 sum[kVectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) sum[v] = f_zero();
-  for (int t = 0; t < count; ++t) {
-    const F32x16 w = f_set1(weights[t]);
-    const float* value = values + static_cast<size_t>(index[t]) * head_dim;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sum[v] = f_fma(w, f_load(value + 16 * v), sum[v]);
+// acc[i, d] = fma chain over t in order. Several queries at once hide the latency of their chains
+// and share the loads. weights [kQueries, kAttentionChunk], index [count], values [*, D], acc
+// [kQueries, D]
+template <int kQueries, int kVectors>
+SPECDEC_INLINE void weighted_values(const float* weights, const float* values, const int32_t* index,
+                                    int count, size_t head_dim, float* acc) {
+  F32x16 sum[kQueries][kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueries; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = f_zero();
   }
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) f_store(acc + 16 * v, sum[v]);
+  for (int t = 0; t < count; ++t) {
+    const float* value = values + static_cast<size_t>(index[t]) * head_dim;
+    F32x16 x[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) x[v] = f_load(value + 16 * v);
+#pragma GCC unroll 4
+    for (int i = 0; i < kQueries; ++i) {
+      const F32x16 w = f_set1(weights[i * kAttentionChunk + t]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = f_fma(w, x[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueries; ++i) {
+    float* out = acc + static_cast<size_t>(i) * head_dim;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) f_store(out + 16 * v, sum[i][v]);
+  }
 }
 
-void attention_values(const float* weights, const float* values, const int32_t* index, int count,
-                      size_t head_dim, float* acc) {
-  size_t d = 0;
-  for (; d + 64 <= head_dim; d += 64) {
-    weighted_values<4>(weights, values + d, index, count, head_dim, acc + d);
-  }
-  for (; d + 16 <= head_dim; d += 16) {
-    weighted_values<1>(weights, values + d, index, count, head_dim, acc + d);
-  }
-  if (d == head_dim) return;
+// The D mod 16 last elements.
+SPECDEC_INLINE void weighted_values_tail(const float* weights, const float* values,
+                                         const int32_t* index, int count, size_t head_dim, size_t n,
+                                         float* acc) {
   F32x16 sum = f_zero();
   for (int t = 0; t < count; ++t) {
-    const float* value = values + static_cast<size_t>(index[t]) * head_dim + d;
-    sum = f_fma(f_set1(weights[t]), f_load_n(value, head_dim - d), sum);
+    const float* value = values + static_cast<size_t>(index[t]) * head_dim;
+    sum = f_fma(f_set1(weights[t]), f_load_n(value, n), sum);
   }
-  f_store_n(acc + d, sum, head_dim - d);
+  f_store_n(acc, sum, n);
+}
+
+template <int kQueries>
+SPECDEC_INLINE void values_of_queries(const float* weights, const float* values,
+                                      const int32_t* index, int count, size_t head_dim,
+                                      float* acc) {
+  constexpr int kVectors = kValueVecs;
+  size_t d = 0;
+  for (; d + 16 * kVectors <= head_dim; d += 16 * kVectors) {
+    weighted_values<kQueries, kVectors>(weights, values + d, index, count, head_dim, acc + d);
+  }
+  for (; d + 16 <= head_dim; d += 16) {
+    weighted_values<kQueries, 1>(weights, values + d, index, count, head_dim, acc + d);
+  }
+  if (d == head_dim) return;
+  for (int i = 0; i < kQueries; ++i) {
+    weighted_values_tail(weights + i * kAttentionChunk, values + d, index, count, head_dim,
+                         head_dim - d, acc + static_cast<size_t>(i) * head_dim + d);
+  }
+}
+
+void attention_values(const float* weights, int queries, const float* values, const int32_t* index,
+                      int count, size_t head_dim, float* acc) {
+  static_assert(kValueQueries == 4);
+  switch (queries) {
+    case 1:
+      return values_of_queries<1>(weights, values, index, count, head_dim, acc);
+    case 2:
+      return values_of_queries<2>(weights, values, index, count, head_dim, acc);
+    case 3:
+      return values_of_queries<3>(weights, values, index, count, head_dim, acc);
+    default:
+      return values_of_queries<4>(weights, values, index, count, head_dim, acc);
+  }
 }
 
 // max' = max(state.max, chunk.max); a = exp(state.max - max'), b = exp(chunk.max - max');
-// sum' = fma(chunk.sum, b, state.sum * a); acc[d] = fma(chunk_acc[d], b, acc[d] * a). acc, chunk_acc [D]
+// sum' = fma(chunk.sum, b, state.sum * a); acc[d] = fma(chunk_acc[d], b, acc[d] * a). acc,
+// chunk_acc [D]
 SoftmaxState attention_merge(SoftmaxState state, float* acc, SoftmaxState chunk,
                              const float* chunk_acc, size_t head_dim) {
   const float max = state.max > chunk.max ? state.max : chunk.max;

@@ -1,5 +1,5 @@
-// Sampling: part of kernels.inl. The arithmetic is that of sampling_rule.h and core/rng.h, operation for
-// operation.
+// Sampling: part of kernels.inl. The arithmetic is that of sampling_rule.h and core/rng.h,
+// operation for operation.
 
 constexpr float kLeastWeight = 5.6843418860808015e-14f;  // 2^-44: the least weight that has a mass
 
@@ -19,7 +19,8 @@ float max_logit(const float* logits, const uint32_t* mask, size_t n) {
   return f_hmax(max);
 }
 
-// z = logit == max ? 0 : (logit - max) * inv_temperature (scaled_logit); max is greater than -infinity.
+// z = logit == max ? 0 : (logit - max) * inv_temperature (scaled_logit); max is greater than
+// -infinity.
 uint64_t logit_weights(const float* logits, const uint32_t* mask, size_t n, float max,
                        float inv_temperature, float* z_out, float* weight_out) {
   const F32x16 lowest = f_set1(-__builtin_inff()), zero = f_zero();
@@ -61,8 +62,8 @@ SPECDEC_INLINE U32x16 philox_high_word(U32x16 lane, const uint32_t key[5]) {
   return x1;
 }
 
-// The test uses the top 24 bits of the uniform, which never exceed it, and a bound with slack for the
-// roundings of float, so it only ever lets more through.
+// The test uses the top 24 bits of the uniform, which never exceed it, and a bound with slack for
+// the roundings of float, so it only ever lets more through.
 size_t race_candidates(const float* weight, size_t n, const uint32_t key[5], double bound,
                        int32_t* ids, size_t capacity) {
   const double wide = bound * 16777216.0 * 1.00001;

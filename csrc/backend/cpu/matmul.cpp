@@ -1,4 +1,5 @@
-// Products with weights: out = x W^T. Work is split over output rows only, in units of 32-row groups.
+// Products with weights: out = x W^T. Work is split over output rows only, in units of 32-row
+// groups.
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend.h"
@@ -9,9 +10,9 @@ namespace {
 
 // Tasks per thread of a region: enough that a thread which was put aside costs little.
 constexpr std::size_t kTasksPerThread = 8;
-// Packed bytes of a task: while the column tiles of a long prefill pass over it, it stays in the L2 cache.
+// Packed bytes of a task: while the column tiles of a long prefill pass over it, it stays in the L2
+// cache.
 constexpr std::size_t kTaskBytes = 256 * 1024;
-constexpr std::size_t kFloatTile = 4;
 
 }  // namespace
 
@@ -30,6 +31,38 @@ const ActBlock* CpuBackend::quantize_rows(CpuWorkspace& ws, Scratch area, std::s
     }
   });
   return acts;
+}
+
+const float* CpuBackend::interleave_rows(CpuWorkspace& ws, Scratch area, std::size_t rows,
+                                         const float* x, std::size_t k) const {
+  const std::size_t padded = round_up_16(k);
+  float* out = ws.get<float>(area, rows * padded);
+  const ColumnTiles tiles(rows, static_cast<std::size_t>(kernels_.float_tile_cols));
+  for_rows(tiles.count, rows * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t tile = begin; tile < end; ++tile) {
+      const std::size_t first = tiles.first(tile), width = tiles.width(tile);
+      for (std::size_t c = 0; c < width; ++c) {
+        const float* from = x + (first + c) * k;
+        float* to = out + first * padded + 16 * c;
+        for (std::size_t i = 0; i < k; i += 16, to += 16 * width) {
+          const std::size_t n = std::min<std::size_t>(16, k - i);
+          std::copy_n(from + i, n, to);
+          std::fill(to + n, to + 16, 0.0f);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+void CpuBackend::prepare_input(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
+                               MatmulJob* job) const {
+  const CpuWeight& weight = *job->weight;
+  if (weight.layout() == nullptr) {
+    job->x = interleave_rows(ws, area, rows, x, weight.cols());
+  } else {
+    job->acts = quantize_rows(ws, area, rows, x, weight.cols(), weight.layout()->act);
+  }
 }
 
 void CpuBackend::multiply_packed(const MatmulJob& job, std::size_t rows, std::size_t begin,
@@ -58,12 +91,14 @@ void CpuBackend::multiply_float(const MatmulJob& job, std::size_t rows, std::siz
                                : weight.dtype() == DType::kF16 ? kernels_.matmul_f16
                                                                : kernels_.matmul_bf16;
   const std::size_t last = std::min(end * kGroupRows, weight.rows()), k = weight.cols();
-  for (std::size_t m = 0; m < rows; m += kFloatTile) {
-    const std::size_t cols = std::min(kFloatTile, rows - m);
-    for (std::size_t n = begin * kGroupRows; n < last; n += kFloatTile) {
+  const ColumnTiles tiles(rows, static_cast<std::size_t>(kernels_.float_tile_cols));
+  for (std::size_t tile = 0; tile < tiles.count; ++tile) {
+    const std::size_t m = tiles.first(tile);
+    for (std::size_t n = begin * kGroupRows; n < last; n += kGroupRows) {
       const auto* w = reinterpret_cast<const std::uint8_t*>(weight.source_row(n));
-      kernel(w, weight.source_row_bytes(), k, static_cast<int>(std::min(kFloatTile, last - n)),
-             job.x + m * k, k, static_cast<int>(cols),
+      const std::size_t count = std::min<std::size_t>(kGroupRows, last - n);
+      kernel(w, weight.source_row_bytes(), k, static_cast<int>(count), job.x + m * round_up_16(k),
+             static_cast<int>(tiles.width(tile)),
              job.out + m * job.out_stride + (n - job.first_row), job.out_stride);
     }
   }
@@ -111,10 +146,8 @@ void CpuBackend::matmul(Workspace& ws, std::int32_t rows, const float* x, const 
   if (rows <= 0) return;
   const CpuWeight& w = as_cpu(weight);
   const auto m = static_cast<std::size_t>(rows);
-  MatmulJob job{&w, x, nullptr, out, w.rows(), 0};
-  if (w.layout() != nullptr) {
-    job.acts = quantize_rows(as_cpu(ws), Scratch::kActs, m, x, w.cols(), w.layout()->act);
-  }
+  MatmulJob job{&w, nullptr, nullptr, out, w.rows(), 0};
+  prepare_input(as_cpu(ws), Scratch::kActs, m, x, &job);
   multiply(&job, 1, m);
 }
 

@@ -21,10 +21,11 @@ struct BlockValues {
   std::uint8_t v[kVectorRows][kActBlockSize];
 };
 
-// --- Bit planes; see kernels_matmul.inl. Each writes the planes of one block and returns their end. ---
+// --- Bit planes; see kernels_matmul.inl. Each writes the planes of one block and returns their
+// end. ---
 
-// Bits [shift, shift + width) of 8 / width quads to a byte: quad per * i + j of vector i... in ascending
-// bits. width 8: bytes, 2: pairs, 1: bits.
+// Bits [shift, shift + width) of 8 / width quads to a byte: quad per * i + j of vector i... in
+// ascending bits. width 8: bytes, 2: pairs, 1: bits.
 std::uint8_t* put_plane(const BlockValues& values, int shift, int width, std::uint8_t* out) {
   const std::size_t per_vector = 8 / static_cast<std::size_t>(width);
   const int mask = (1 << width) - 1;
@@ -56,7 +57,8 @@ std::uint8_t* put_nibbles(const BlockValues& values, std::uint8_t* out) {
   return out;
 }
 
-// --- Decoding of the file's blocks into unsigned values. Each decodes 32 values to out [32]. ---------------
+// --- Decoding of the file's blocks into unsigned values. Each decodes 32 values to out [32].
+// ---------------
 
 void unpack_nibbles(const std::uint8_t* qs, std::uint8_t* out) {
   for (std::size_t i = 0; i < 16; ++i) {
@@ -120,7 +122,8 @@ void unpack(const BlockQ6_K& b, std::size_t sub, std::uint8_t* out) {
   merge_fields(b.qh + half * 32, static_cast<int>(part) * 2, 3, 4, out);
 }
 
-// --- Scales of row `row` of a group: the header of its superblock, and the scales of block `sub` in it. -----
+// --- Scales of row `row` of a group: the header of its superblock, and the scales of block `sub`
+// in it. -----
 
 void put_half(std::uint8_t* out, std::size_t row, HalfBits value) {
   std::memcpy(out + 2 * row, &value, sizeof(value));
@@ -143,9 +146,15 @@ void put_d_and_dmin(const Block& b, std::size_t row, std::uint8_t* out) {
   put_half(out, row, b.d);
   put_half(out + 64, row, negated(b.dmin));
 }
-void put_header(const BlockQ2_K& b, std::size_t row, std::uint8_t* out) { put_d_and_dmin(b, row, out); }
-void put_header(const BlockQ4_K& b, std::size_t row, std::uint8_t* out) { put_d_and_dmin(b, row, out); }
-void put_header(const BlockQ5_K& b, std::size_t row, std::uint8_t* out) { put_d_and_dmin(b, row, out); }
+void put_header(const BlockQ2_K& b, std::size_t row, std::uint8_t* out) {
+  put_d_and_dmin(b, row, out);
+}
+void put_header(const BlockQ4_K& b, std::size_t row, std::uint8_t* out) {
+  put_d_and_dmin(b, row, out);
+}
+void put_header(const BlockQ5_K& b, std::size_t row, std::uint8_t* out) {
+  put_d_and_dmin(b, row, out);
+}
 void put_header(const BlockQ3_K& b, std::size_t row, std::uint8_t* out) { put_half(out, row, b.d); }
 void put_header(const BlockQ6_K& b, std::size_t row, std::uint8_t* out) { put_half(out, row, b.d); }
 
@@ -166,8 +175,8 @@ void put_scales(const BlockQ6_K& b, std::size_t sub, std::size_t row, std::uint8
   out[32 + row] = static_cast<std::uint8_t>(b.scales[2 * sub + 1]);
 }
 
-// The 6-bit scales and minima of Q4_K and Q5_K: sub-blocks 0..3 in the low six bits of bytes 0..3 and
-// 4..7, sub-blocks 4..7 in the nibbles of bytes 8..11 and the top bits of the others.
+// The 6-bit scales and minima of Q4_K and Q5_K: sub-blocks 0..3 in the low six bits of bytes 0..3
+// and 4..7, sub-blocks 4..7 in the nibbles of bytes 8..11 and the top bits of the others.
 void put_six_bit_scales(const std::uint8_t* scales, std::size_t sub, std::size_t row,
                         std::uint8_t* out) {
   const std::size_t k = sub % 4;
@@ -189,15 +198,28 @@ void put_planes(PackedFormat format, const BlockValues& values, std::uint8_t* ou
   switch (format) {
     case PackedFormat::kQ4_0:
     case PackedFormat::kQ4_1:
-    case PackedFormat::kQ4_K: put_nibbles(values, out); return;
+    case PackedFormat::kQ4_K:
+      put_nibbles(values, out);
+      return;
     case PackedFormat::kQ5_0:
     case PackedFormat::kQ5_1:
-    case PackedFormat::kQ5_K: put_plane(values, 4, 1, put_nibbles(values, out)); return;
-    case PackedFormat::kQ6_K: put_plane(values, 4, 2, put_nibbles(values, out)); return;
-    case PackedFormat::kQ8_0: put_plane(values, 0, 8, out); return;
-    case PackedFormat::kQ2_K: put_plane(values, 0, 2, out); return;
-    case PackedFormat::kQ3_K: put_plane(values, 2, 1, put_plane(values, 0, 2, out)); return;
-    case PackedFormat::kCount: break;
+    case PackedFormat::kQ5_K:
+      put_plane(values, 4, 1, put_nibbles(values, out));
+      return;
+    case PackedFormat::kQ6_K:
+      put_plane(values, 4, 2, put_nibbles(values, out));
+      return;
+    case PackedFormat::kQ8_0:
+      put_plane(values, 0, 8, out);
+      return;
+    case PackedFormat::kQ2_K:
+      put_plane(values, 0, 2, out);
+      return;
+    case PackedFormat::kQ3_K:
+      put_plane(values, 2, 1, put_plane(values, 0, 2, out));
+      return;
+    case PackedFormat::kCount:
+      break;
   }
   throw InternalError("no such packed format");
 }
@@ -251,8 +273,8 @@ void AlignedDelete::operator()(std::uint8_t* p) const { ::operator delete(p, kVe
 AlignedBytes allocate_aligned(std::size_t bytes) {
   void* p = ::operator new(std::max<std::size_t>(bytes, 1), kVectorAlignment, std::nothrow);
   if (p == nullptr) {
-    throw OutOfMemoryError(str("cannot allocate ", bytes,
-                               " bytes; free memory or use a smaller model or context"));
+    throw OutOfMemoryError(
+        str("cannot allocate ", bytes, " bytes; free memory or use a smaller model or context"));
   }
   return AlignedBytes(static_cast<std::uint8_t*>(p));
 }
@@ -261,17 +283,28 @@ const PackedLayout* packed_layout(DType dtype) {
   switch (dtype) {
     case DType::kF32:
     case DType::kF16:
-    case DType::kBF16: return nullptr;
-    case DType::kQ4_0: return layout_of(PackedFormat::kQ4_0);
-    case DType::kQ4_1: return layout_of(PackedFormat::kQ4_1);
-    case DType::kQ5_0: return layout_of(PackedFormat::kQ5_0);
-    case DType::kQ5_1: return layout_of(PackedFormat::kQ5_1);
-    case DType::kQ8_0: return layout_of(PackedFormat::kQ8_0);
-    case DType::kQ2_K: return layout_of(PackedFormat::kQ2_K);
-    case DType::kQ3_K: return layout_of(PackedFormat::kQ3_K);
-    case DType::kQ4_K: return layout_of(PackedFormat::kQ4_K);
-    case DType::kQ5_K: return layout_of(PackedFormat::kQ5_K);
-    case DType::kQ6_K: return layout_of(PackedFormat::kQ6_K);
+    case DType::kBF16:
+      return nullptr;
+    case DType::kQ4_0:
+      return layout_of(PackedFormat::kQ4_0);
+    case DType::kQ4_1:
+      return layout_of(PackedFormat::kQ4_1);
+    case DType::kQ5_0:
+      return layout_of(PackedFormat::kQ5_0);
+    case DType::kQ5_1:
+      return layout_of(PackedFormat::kQ5_1);
+    case DType::kQ8_0:
+      return layout_of(PackedFormat::kQ8_0);
+    case DType::kQ2_K:
+      return layout_of(PackedFormat::kQ2_K);
+    case DType::kQ3_K:
+      return layout_of(PackedFormat::kQ3_K);
+    case DType::kQ4_K:
+      return layout_of(PackedFormat::kQ4_K);
+    case DType::kQ5_K:
+      return layout_of(PackedFormat::kQ5_K);
+    case DType::kQ6_K:
+      return layout_of(PackedFormat::kQ6_K);
   }
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }
@@ -286,8 +319,8 @@ CpuWeight::CpuWeight(const TensorView& source, ThreadPool& pool)
   SPECDEC_CHECK(source.bytes >= row_bytes_ * rows_, source.name, " has ", source.bytes,
                 " bytes for ", rows_, " rows of ", row_bytes_);
   if (layout_ == nullptr) return;
-  group_bytes_ = blocks() / layout_->super_blocks * layout_->header_bytes +
-                 blocks() * layout_->block_bytes();
+  group_bytes_ =
+      blocks() / layout_->super_blocks * layout_->header_bytes + blocks() * layout_->block_bytes();
   packed_ = allocate_aligned(groups() * group_bytes_);
   pool.parallel_for(groups(), [this](std::size_t group, int) { pack_group(group); });
 }
@@ -301,17 +334,28 @@ void CpuWeight::pack_group(std::size_t group) {
     pack_rows<decltype(block)>(source_row(first), row_bytes_, rows, blocks(), *layout_, out);
   };
   switch (layout_->format) {
-    case PackedFormat::kQ4_0: return pack(BlockQ4_0{});
-    case PackedFormat::kQ4_1: return pack(BlockQ4_1{});
-    case PackedFormat::kQ5_0: return pack(BlockQ5_0{});
-    case PackedFormat::kQ5_1: return pack(BlockQ5_1{});
-    case PackedFormat::kQ8_0: return pack(BlockQ8_0{});
-    case PackedFormat::kQ2_K: return pack(BlockQ2_K{});
-    case PackedFormat::kQ3_K: return pack(BlockQ3_K{});
-    case PackedFormat::kQ4_K: return pack(BlockQ4_K{});
-    case PackedFormat::kQ5_K: return pack(BlockQ5_K{});
-    case PackedFormat::kQ6_K: return pack(BlockQ6_K{});
-    case PackedFormat::kCount: break;
+    case PackedFormat::kQ4_0:
+      return pack(BlockQ4_0{});
+    case PackedFormat::kQ4_1:
+      return pack(BlockQ4_1{});
+    case PackedFormat::kQ5_0:
+      return pack(BlockQ5_0{});
+    case PackedFormat::kQ5_1:
+      return pack(BlockQ5_1{});
+    case PackedFormat::kQ8_0:
+      return pack(BlockQ8_0{});
+    case PackedFormat::kQ2_K:
+      return pack(BlockQ2_K{});
+    case PackedFormat::kQ3_K:
+      return pack(BlockQ3_K{});
+    case PackedFormat::kQ4_K:
+      return pack(BlockQ4_K{});
+    case PackedFormat::kQ5_K:
+      return pack(BlockQ5_K{});
+    case PackedFormat::kQ6_K:
+      return pack(BlockQ6_K{});
+    case PackedFormat::kCount:
+      break;
   }
   throw InternalError("no such packed format");
 }

@@ -1,10 +1,11 @@
-// A weight matrix as the CPU kernels read it. Quantised types are repacked once at load into groups of 32
-// rows whose bytes are interleaved so that a vector holds 4 consecutive values of K of every row; float
-// types stay where they are, row-major in the mapped file.
+// A weight matrix as the CPU kernels read it. Quantised types are repacked once at load into groups
+// of 32 rows whose bytes are interleaved so that a vector holds 4 consecutive values of K of every
+// row; float types stay where they are, row-major in the mapped file.
 //
-// A packed group (32 rows) is one stream of bytes in the order in which a kernel reads it: for every
-// superblock a header, then for every block of 32 values its scales and its bit planes; all parts are
-// multiples of 64 bytes. What they hold: kernels_matmul.inl. Rows that do not exist have scale 0.
+// A packed group (32 rows) is one stream of bytes in the order in which a kernel reads it: for
+// every superblock a header, then for every block of 32 values its scales and its bit planes; all
+// parts are multiples of 64 bytes. What they hold: kernels_matmul.inl. Rows that do not exist have
+// scale 0.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +53,9 @@ class CpuWeight final : public Weight {
   const PackedLayout* layout() const { return layout_; }  // null: float weights
   std::size_t blocks() const { return cols_ / kActBlockSize; }
   std::size_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
-  const std::uint8_t* group(std::size_t index) const { return packed_.get() + index * group_bytes_; }
+  const std::uint8_t* group(std::size_t index) const {
+    return packed_.get() + index * group_bytes_;
+  }
   std::size_t group_bytes() const { return group_bytes_; }
   // Row n as it lies in the file.
   const std::byte* source_row(std::size_t n) const { return source_ + n * row_bytes_; }

@@ -14,7 +14,8 @@ constexpr std::size_t kBuckets = 4096;
 // z of a token that has a mass lies in (-30.5, 0]: 2^-44 is e^-30.498.
 constexpr float kBucketsPerUnit = static_cast<float>(kBuckets) / 30.5f;
 
-// Buckets ascend as z descends, so everything in an earlier bucket ranks before everything in a later one.
+// Buckets ascend as z descends, so everything in an earlier bucket ranks before everything in a
+// later one.
 std::size_t bucket_of(float z) {
   return std::min(kBuckets - 1, static_cast<std::size_t>(-z * kBucketsPerUnit));
 }
@@ -30,12 +31,14 @@ struct Candidate {
   std::uint64_t mass;
 };
 
-// Finds the cutoffs of the filters in a row of z [vocab] with weights [vocab] by a histogram over z; only
-// the bucket in which a filter ends is sorted.
+// Finds the cutoffs of the filters in a row of z [vocab] with weights [vocab] by a histogram over
+// z; only the bucket in which a filter ends is sorted.
 class CutoffSearch {
  public:
   CutoffSearch(CpuWorkspace& ws, const float* z, const float* weight, std::int32_t vocab)
-      : z_(z), weight_(weight), vocab_(vocab),
+      : z_(z),
+        weight_(weight),
+        vocab_(vocab),
         buckets_(ws.get<Bucket>(Scratch::kHistogram, kBuckets)),
         candidates_(ws.get<Candidate>(Scratch::kCandidates, static_cast<std::size_t>(vocab))) {
     std::fill_n(buckets_, kBuckets, Bucket{0, 0});
@@ -124,7 +127,8 @@ std::uint64_t CpuBackend::distribution(Workspace& ws, const float* logits, std::
     std::fill_n(weight_out, n, 0.0f);
     TokenId best = 0;
     if (max == -std::numeric_limits<float>::infinity()) {
-      best = argmax_token(logits, vocab, mask_bits);  // nothing to choose from: the lowest allowed id
+      best =
+          argmax_token(logits, vocab, mask_bits);  // nothing to choose from: the lowest allowed id
     } else {
       while (logits[best] != max || !is_allowed(mask_bits, best)) ++best;
     }
@@ -157,15 +161,16 @@ std::uint64_t CpuBackend::distribution(Workspace& ws, const float* logits, std::
     }
   }
   if (total == 0) {  // min_p > 1 removes even the likeliest
-    return distribution(ws, logits, vocab, FilterParams{0.0f, 0, 1.0f, 0.0f}, mask_bits, weight_out);
+    return distribution(ws, logits, vocab, FilterParams{0.0f, 0, 1.0f, 0.0f}, mask_bits,
+                        weight_out);
   }
   return total;
 }
 
 TokenId CpuBackend::draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
                          std::uint64_t seed, std::uint64_t position, RngPurpose purpose) const {
-  // The winner's time is exponential with the sum of the weights as its rate: it exceeds kSafeTime / sum
-  // once in 10^7 draws. Only ids that can finish before that are looked at.
+  // The winner's time is exponential with the sum of the weights as its rate: it exceeds kSafeTime
+  // / sum once in 10^7 draws. Only ids that can finish before that are looked at.
   constexpr double kSafeTime = 16.0;
   constexpr std::size_t kCapacity = 1024;
   const double bound = kSafeTime * kMassUnit / static_cast<double>(dist.total);
@@ -174,8 +179,8 @@ TokenId CpuBackend::draw(Workspace& ws, const DistributionView& dist, std::int32
       static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32),
       static_cast<std::uint32_t>(purpose)};
   TokenId* ids = as_cpu(ws).get<TokenId>(Scratch::kCandidates, kCapacity);
-  const std::size_t found = kernels_.race_candidates(
-      dist.weight, static_cast<std::size_t>(vocab), key, bound, ids, kCapacity);
+  const std::size_t found = kernels_.race_candidates(dist.weight, static_cast<std::size_t>(vocab),
+                                                     key, bound, ids, kCapacity);
   TokenId best = 0;
   double best_time = 1e300;
   for (std::size_t i = 0; i < std::min(found, kCapacity); ++i) {

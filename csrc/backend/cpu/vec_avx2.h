@@ -1,5 +1,5 @@
-// The vector vocabulary of kernels.inl for AVX2 with FMA and F16C. See vec_scalar.h for what each function
-// means: it is the readable definition, and every level gives its bits.
+// The vector vocabulary of kernels.inl for AVX2 with FMA and F16C. See vec_scalar.h for what each
+// function means: it is the readable definition, and every level gives its bits.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,13 @@
 namespace specdec {
 namespace {
 
-// --- 16 virtual lanes ------------------------------------------------------------------------------
+constexpr int kFloatTileCols = 4;      // columns of a product with float weights
+constexpr int kFloatAccumulators = 4;  // F32x16 that fit into the registers beside the operands
+constexpr int kScoreVecs = 1;          // vectors of 16 keys that attention scores at once
+constexpr int kValueVecs = 1;          // vectors of a value row that attention sums at once
+
+// --- 16 virtual lanes
+// ------------------------------------------------------------------------------
 
 struct F32x16 {
   __m256 a, b;
@@ -134,6 +140,42 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
           _mm256_blendv_ps(no.b, yes.b, _mm256_castsi256_ps(in_b))};
 }
 
+SPECDEC_INLINE void transpose_8(const __m256 (&x)[8], __m256 (&out)[8]) {
+  __m256 y[8];
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    const __m256 a = _mm256_unpacklo_ps(x[i], x[i + 1]), b = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    const __m256 c = _mm256_unpacklo_ps(x[i + 2], x[i + 3]);
+    const __m256 d = _mm256_unpackhi_ps(x[i + 2], x[i + 3]);
+    y[i] = _mm256_shuffle_ps(a, c, 0x44);
+    y[i + 1] = _mm256_shuffle_ps(a, c, 0xEE);
+    y[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    y[i + 3] = _mm256_shuffle_ps(b, d, 0xEE);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    out[i] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
+    out[i + 4] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
+  }
+}
+SPECDEC_INLINE void f_transpose(F32x16 (&x)[16]) {
+  __m256 in[4][8], out[4][8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    in[0][i] = x[i].a;
+    in[1][i] = x[i].b;
+    in[2][i] = x[i + 8].a;
+    in[3][i] = x[i + 8].b;
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) transpose_8(in[i], out[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    x[i] = {out[0][i], out[2][i]};
+    x[i + 8] = {out[1][i], out[3][i]};
+  }
+}
+
 SPECDEC_INLINE uint32_t max_abs_bits(F32x16 x, F32x16 y) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i m = _mm256_and_si256(_mm256_castps_si256(x.a), magnitude);
@@ -175,7 +217,8 @@ struct MassSum {
     add_4(_mm256_extractf128_ps(weight.b, 1));
   }
   SPECDEC_INLINE uint64_t total() const {
-    const __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    const __m128i two =
+        _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     return static_cast<uint64_t>(_mm_cvtsi128_si64(two)) +
            static_cast<uint64_t>(_mm_extract_epi64(two, 1));
   }
@@ -225,7 +268,8 @@ SPECDEC_INLINE int32_t load_i32(const int8_t* p) {
   return value;
 }
 
-// --- Matmul lanes: kLanes rows of a group at a time -------------------------------------------------
+// --- Matmul lanes: kLanes rows of a group at a time
+// -------------------------------------------------
 
 constexpr int kLanes = 8;
 constexpr int kVecs = 1;
@@ -233,6 +277,7 @@ constexpr int kTileCols = 4;
 using LaneF = __m256;
 using LaneI = __m256i;
 using LaneB = __m256i;
+using LaneX = __m256i;
 
 SPECDEC_INLINE LaneF lane_zero() { return _mm256_setzero_ps(); }
 SPECDEC_INLINE LaneF lane_set1(float x) { return _mm256_set1_ps(x); }
@@ -240,8 +285,9 @@ SPECDEC_INLINE LaneF lane_mul(LaneF x, LaneF y) { return _mm256_mul_ps(x, y); }
 SPECDEC_INLINE LaneF lane_fma(LaneF x, LaneF y, LaneF z) { return _mm256_fmadd_ps(x, y, z); }
 SPECDEC_INLINE LaneF lane_to_float(LaneI x) { return _mm256_cvtepi32_ps(x); }
 SPECDEC_INLINE void lane_store(float* p, LaneF x, int valid) {
-  _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(valid), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
-                      x);
+  _mm256_maskstore_ps(
+      p, _mm256_cmpgt_epi32(_mm256_set1_epi32(valid), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+      x);
 }
 SPECDEC_INLINE __m256i widen_u8(const uint8_t* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -259,7 +305,7 @@ SPECDEC_INLINE LaneF lane_load_u4_high(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_srli_epi32(widen_u8(p), 4));
 }
 
-SPECDEC_INLINE LaneB bytes_broadcast(const int8_t* x) { return _mm256_set1_epi32(load_i32(x)); }
+SPECDEC_INLINE LaneX bytes_broadcast(const int8_t* x) { return _mm256_set1_epi32(load_i32(x)); }
 SPECDEC_INLINE LaneB bytes_load(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
@@ -275,8 +321,8 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
   return _mm256_or_si256(_mm256_and_si256(moved, mask), low);
 }
 
-// vpmaddubsw adds two products into 16 bits: 2 * 127 * (2^bits - 1) each. Summing more of them before
-// widening is safe as long as the total stays below 2^15.
+// vpmaddubsw adds two products into 16 bits: 2 * 127 * (2^bits - 1) each. Summing more of them
+// before widening is safe as long as the total stays below 2^15.
 template <int kBits>
 struct DotSum {
   static constexpr int kPairSums = kBits <= 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
@@ -287,7 +333,8 @@ struct DotSum {
   template <int kQuad, bool kFirst, bool kLast>
   SPECDEC_INLINE void add(LaneB w, LaneB a) {
     if constexpr (kBits == 8) {
-      // Bytes of 8 bits would saturate: use |w - 128| * (sign(w - 128) * x), whose sum needs no zero point.
+      // Bytes of 8 bits would saturate: use |w - 128| * (sign(w - 128) * x), whose sum needs no
+      // zero point.
       const __m256i w_signed = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
       a = _mm256_sign_epi8(a, w_signed);
       w = _mm256_abs_epi8(w_signed);

@@ -1,5 +1,5 @@
-// The vector vocabulary of kernels.inl for AVX-512 (F, BW, DQ, VL, VNNI). See vec_scalar.h for what each
-// function means: it is the readable definition, and every level gives its bits.
+// The vector vocabulary of kernels.inl for AVX-512 (F, BW, DQ, VL, VNNI). See vec_scalar.h for what
+// each function means: it is the readable definition, and every level gives its bits.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,13 @@
 namespace specdec {
 namespace {
 
-// --- 16 virtual lanes ------------------------------------------------------------------------------
+constexpr int kFloatTileCols = 4;       // columns of a product with float weights
+constexpr int kFloatAccumulators = 16;  // F32x16 that fit into the registers beside the operands
+constexpr int kScoreVecs = 4;           // vectors of 16 keys that attention scores at once
+constexpr int kValueVecs = 4;           // vectors of a value row that attention sums at once
+
+// --- 16 virtual lanes
+// ------------------------------------------------------------------------------
 
 using F32x16 = __m512;
 using U32x16 = __m512i;
@@ -79,6 +85,32 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
   return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), no, yes);
 }
 
+// The four 4 x 4 blocks of 128-bit lanes first, then the lanes themselves.
+SPECDEC_INLINE void f_transpose(F32x16 (&x)[16]) {
+  __m512 y[16];
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const __m512 a = _mm512_unpacklo_ps(x[i], x[i + 1]), b = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    const __m512 c = _mm512_unpacklo_ps(x[i + 2], x[i + 3]);
+    const __m512 d = _mm512_unpackhi_ps(x[i + 2], x[i + 3]);
+    y[i] = _mm512_shuffle_ps(a, c, 0x44);
+    y[i + 1] = _mm512_shuffle_ps(a, c, 0xEE);
+    y[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+    y[i + 3] = _mm512_shuffle_ps(b, d, 0xEE);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xDD);
+    const __m512 c = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
+    const __m512 d = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xDD);
+    x[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+    x[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+    x[i + 8] = _mm512_shuffle_f32x4(a, c, 0xDD);
+    x[i + 12] = _mm512_shuffle_f32x4(b, d, 0xDD);
+  }
+}
+
 SPECDEC_INLINE uint32_t max_abs_bits(F32x16 a, F32x16 b) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   const __m512i x = _mm512_and_si512(_mm512_castps_si512(a), magnitude);
@@ -134,7 +166,8 @@ SPECDEC_INLINE int32_t load_i32(const int8_t* p) {
   return value;
 }
 
-// --- Matmul lanes: kLanes rows of a group at a time -------------------------------------------------
+// --- Matmul lanes: kLanes rows of a group at a time
+// -------------------------------------------------
 
 constexpr int kLanes = 16;
 constexpr int kVecs = 2;
@@ -142,6 +175,7 @@ constexpr int kTileCols = 8;
 using LaneF = __m512;
 using LaneI = __m512i;
 using LaneB = __m512i;
+using LaneX = __m512i;
 
 SPECDEC_INLINE LaneF lane_zero() { return _mm512_setzero_ps(); }
 SPECDEC_INLINE LaneF lane_set1(float x) { return _mm512_set1_ps(x); }
@@ -170,7 +204,7 @@ SPECDEC_INLINE LaneF lane_load_u4_high(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_srli_epi32(x, 4));
 }
 
-SPECDEC_INLINE LaneB bytes_broadcast(const int8_t* x) { return _mm512_set1_epi32(load_i32(x)); }
+SPECDEC_INLINE LaneX bytes_broadcast(const int8_t* x) { return _mm512_set1_epi32(load_i32(x)); }
 SPECDEC_INLINE LaneB bytes_load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 template <int kShift, int kMask>
 SPECDEC_INLINE LaneB bytes_field(LaneB x) {

@@ -1,8 +1,9 @@
-// The vector vocabulary of kernels.inl in plain C++: the definition of what each function means, used on
-// machines without a better level and as the reference for the others.
+// The vector vocabulary of kernels.inl in plain C++: the definition of what each function means,
+// used on machines without a better level and as the reference for the others.
 //
-// F32x16 holds the 16 virtual lanes that floating-point reductions run on at every level. LaneF, LaneI
-// and LaneB are kLanes rows of a packed weight group: a float, an int32 and 4 bytes for each row.
+// F32x16 holds the 16 virtual lanes that floating-point reductions run on at every level. LaneF,
+// LaneI and LaneB are kLanes rows of a packed weight group: a float, an int32 and 4 bytes for each
+// row.
 #pragma once
 
 #include <stddef.h>
@@ -53,7 +54,13 @@ SPECDEC_INLINE uint16_t narrow_to_half(float value) {
 
 #define SPECDEC_EACH_LANE(i) for (size_t i = 0; i < 16; ++i)
 
-// --- 16 virtual lanes ------------------------------------------------------------------------------
+constexpr int kFloatTileCols = 1;      // columns of a product with float weights
+constexpr int kFloatAccumulators = 2;  // F32x16 that fit into the registers beside the operands
+constexpr int kScoreVecs = 1;          // vectors of 16 keys that attention scores at once
+constexpr int kValueVecs = 1;          // vectors of a value row that attention sums at once
+
+// --- 16 virtual lanes
+// ------------------------------------------------------------------------------
 
 struct F32x16 {
   float v[16];
@@ -156,6 +163,17 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
   return no;
 }
 
+// Rows become columns.
+SPECDEC_INLINE void f_transpose(F32x16 (&x)[16]) {
+  for (size_t i = 0; i < 16; ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const float upper = x[j].v[i];
+      x[j].v[i] = x[i].v[j];
+      x[i].v[j] = upper;
+    }
+  }
+}
+
 // The bits of the largest magnitude: ordered as integers, so a NaN or infinity is always found.
 SPECDEC_INLINE uint32_t max_abs_bits(F32x16 a, F32x16 b) {
   uint32_t max = 0;
@@ -225,17 +243,21 @@ SPECDEC_INLINE uint32_t lanes_ge(F32x16 x, float bound) {
   return lanes;
 }
 
-// --- Matmul lanes: kLanes rows of a group at a time -------------------------------------------------
+// --- Matmul lanes: kLanes rows of a group at a time
+// -------------------------------------------------
 
 constexpr int kLanes = 16;
 constexpr int kVecs = 1;
-constexpr int kTileCols = 2;
+constexpr int kTileCols = 1;
 using LaneF = F32x16;
 struct LaneI {
   int32_t v[16];
 };
 struct LaneB {
   uint8_t v[64];
+};
+struct LaneX {  // a quad of activations, for every lane
+  int32_t v[4];
 };
 
 SPECDEC_INLINE LaneF lane_zero() { return f_zero(); }
@@ -273,12 +295,7 @@ SPECDEC_INLINE LaneF lane_load_u4_high(const uint8_t* p) {
   return out;
 }
 
-// The 4 bytes at x in every lane.
-SPECDEC_INLINE LaneB bytes_broadcast(const int8_t* x) {
-  LaneB out;
-  for (size_t i = 0; i < 64; ++i) out.v[i] = static_cast<uint8_t>(x[i % 4]);
-  return out;
-}
+SPECDEC_INLINE LaneX bytes_broadcast(const int8_t* x) { return {{x[0], x[1], x[2], x[3]}}; }
 SPECDEC_INLINE LaneB bytes_load(const uint8_t* p) {
   LaneB out;
   __builtin_memcpy(out.v, p, sizeof(out.v));
@@ -299,15 +316,18 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
   return low;
 }
 
-// The exact integer dot product of kBits-bit weights with int8 activations, 4 values of K (a quad) at a
-// time. kFirst and kLast mark the ends of a run of quads between begin() and total().
+// The exact integer dot product of kBits-bit weights with int8 activations, 4 values of K (a quad)
+// at a time. kFirst and kLast mark the ends of a run of quads between begin() and total().
 template <int kBits>
 struct DotSum {
   LaneI sum;
   SPECDEC_INLINE void begin(int32_t start) { SPECDEC_EACH_LANE(i) sum.v[i] = start; }
   template <int kQuad, bool kFirst, bool kLast>
-  SPECDEC_INLINE void add(const LaneB& w, const LaneB& x) {
-    for (size_t i = 0; i < 64; ++i) sum.v[i / 4] += w.v[i] * static_cast<int8_t>(x.v[i]);
+  SPECDEC_INLINE void add(const LaneB& w, const LaneX& x) {
+    SPECDEC_EACH_LANE(i) {
+      sum.v[i] += w.v[4 * i] * x.v[0] + w.v[4 * i + 1] * x.v[1] + w.v[4 * i + 2] * x.v[2] +
+                  w.v[4 * i + 3] * x.v[3];
+    }
   }
   SPECDEC_INLINE LaneI total() const { return sum; }
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 
@@ -193,10 +194,8 @@ class _Conversation:
             for raw in sys.stdin.buffer:
                 yield raw.decode("utf-8", "replace").rstrip("\r\n")
             return
-        try:
+        with suppress(ImportError):  # Windows' console has its own line editor
             import readline  # noqa: F401  (gives input() a line editor and a history)
-        except ImportError:  # Windows' console has its own
-            pass
         while True:
             try:
                 yield self._ask()

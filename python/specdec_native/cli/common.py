@@ -18,6 +18,7 @@ from specdec_native.stats import Stats
 __all__ = [
     "DEBUG_VARIABLE",
     "describe",
+    "figures",
     "note",
     "print_error",
     "print_json",

@@ -9,6 +9,7 @@ import typer
 from specdec_native import inspection
 from specdec_native.cli.common import print_json, reported_errors
 from specdec_native.cli.options import ContextOption, JsonOption
+from specdec_native.drafters import DraftModel
 
 __all__ = ["inspect"]
 
@@ -40,8 +41,7 @@ def _about_draft(about: dict[str, Any], file: str, draft: str, ctx: int | None) 
     fits, reason = (False, reasons[0]) if reasons else inspection.vocabularies_fit(file, draft)
     memory = None
     if not reasons:
-        both = inspection.DraftModel(draft)
-        memory = inspection.estimate_memory(file, both, about["n_ctx"])
+        memory = inspection.estimate_memory(file, DraftModel(draft), about["n_ctx"])
     return {**small, "fits": fits, "fits_reason": reason, "memory_together": memory}
 
 
