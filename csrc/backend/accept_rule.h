@@ -1,14 +1,14 @@
 // The arithmetic of acceptance, one copy for every backend, host and device.
 //
 // `rejection` (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318): a drafted token
-// stands with probability min(1, target_prob / draft_prob); after a rejection the token is drawn from the
-// normalised positive part of target - draft. Siblings of a tree are tried in order, each against
-// the residual left by those before it (SpecInfer, arXiv 2305.09781). A deterministic proposal is
-// a one-hot draft distribution: it stands with probability target_prob, and the residual is the target
-// without that token.
+// stands with probability min(1, target_prob / draft_prob); after a rejection the token is drawn
+// from the normalised positive part of target - draft. Siblings of a tree are tried in order, each
+// against the residual left by those before it (SpecInfer, arXiv 2305.09781). A deterministic
+// proposal is a one-hot draft distribution: it stands with probability target_prob, and the
+// residual is the target without that token.
 //
-// Probabilities are 62-bit fixed point here: the residual is a difference of integers, and its sum does
-// not depend on the order of addition.
+// Probabilities are 62-bit fixed point here: the residual is a difference of integers, and its sum
+// does not depend on the order of addition.
 #pragma once
 
 #include <cstdint>

@@ -1,16 +1,19 @@
-// THE CONTRACT between the models and what computes them. A backend knows tensors and shapes, never models,
-// drafters or requests. Some fifteen coarse operations; the virtual call is noise at this grain.
+// THE CONTRACT between the models and what computes them. A backend knows tensors and shapes, never
+// models, drafters or requests. Some fifteen coarse operations; the virtual call is noise at this
+// grain.
 //
-// Dimensions: M rows of this pass, N out features, K in features, E model width, F feed-forward width,
-// H query heads, Hkv key/value heads, D head size, T cached positions, V vocabulary, L layers.
+// Dimensions: M rows of this pass, N out features, K in features, E model width, F feed-forward
+// width, H query heads, Hkv key/value heads, D head size, T cached positions, V vocabulary, L
+// layers.
 //
-// Memory: every `float*` of an operation is memory of this backend (allocate()), row-major, no padding;
-// inputs and outputs do not overlap unless the operation says so. `TokenId*`, `Pass` and everything
-// named host_* is host memory, read before the call returns.
+// Memory: every `float*` of an operation is memory of this backend (allocate()), row-major, no
+// padding; inputs and outputs do not overlap unless the operation says so. `TokenId*`, `Pass` and
+// everything named host_* is host memory, read before the call returns.
 //
-// Numerics, promised by the `cpu` and `cuda` backends and trivially by `ref`: the result of a row depends
-// only on that row's inputs and on the cache rows it attends to; never on M, on the other rows,
-// on the thread count or on how the prompt was split into passes. See design notes in README.md here.
+// Numerics, promised by the `cpu` and `cuda` backends and trivially by `ref`: the result of a row
+// depends only on that row's inputs and on the cache rows it attends to; never on M, on the other
+// rows, on the thread count or on how the prompt was split into passes. See design notes in
+// README.md here.
 //
 // Threads: a Backend may be used by several threads at once, a Workspace by one at a time.
 #pragma once
@@ -59,7 +62,7 @@ class Workspace {
 struct KvCacheView {
   DType dtype = DType::kF16;  // kF32 or kF16
   std::int32_t layers = 0, kv_heads = 0, head_dim = 0;
-  std::int32_t capacity = 0;   // positions
+  std::int32_t capacity = 0;  // positions
   std::byte* keys = nullptr;
   std::byte* values = nullptr;
 
@@ -75,7 +78,8 @@ struct KvCacheView {
 
 // One sequence's rows in a pass. Row i of the segment is stored at cache row base + i; it attends
 // to the cached rows [0, base), to its ancestors within the segment, and to itself. parents[i] is
-// the segment row before it, or -1 for the cached prefix; parents[i] < i. A chain has parents[i] = i - 1.
+// the segment row before it, or -1 for the cached prefix; parents[i] < i. A chain has parents[i] =
+// i - 1.
 struct Segment {
   KvCacheView cache;
   std::int32_t base = 0;       // T: cached positions before this pass
@@ -87,11 +91,11 @@ struct Segment {
 
 // Everything of a pass that its operations share; built once per pass by the model.
 struct Pass {
-  std::int32_t rows = 0;                       // M
-  const TokenId* tokens = nullptr;             // [M]
-  const std::int32_t* positions = nullptr;     // [M]: base + depth in the tree
-  const float* rope_cos_sin = nullptr;         // [M, rope_dims / 2, 2], see RopeLayout; backend memory
-  const Segment* segments = nullptr;           // [segment_count]
+  std::int32_t rows = 0;                    // M
+  const TokenId* tokens = nullptr;          // [M]
+  const std::int32_t* positions = nullptr;  // [M]: base + depth in the tree
+  const float* rope_cos_sin = nullptr;      // [M, rope_dims / 2, 2], see RopeLayout; backend memory
+  const Segment* segments = nullptr;        // [segment_count]
   std::int32_t segment_count = 0;
 };
 
@@ -123,7 +127,8 @@ struct MlpWeights {
   Activation activation = Activation::kSilu;
 };
 
-// --- Verify: drafted tokens against the target's logits -------------------------------------------
+// --- Verify: drafted tokens against the target's logits
+// -------------------------------------------
 
 enum class AcceptRule : std::uint8_t { kCoupled, kRejection };
 
@@ -135,18 +140,19 @@ struct DrawParams {
   std::int32_t vocab = 0;  // tokens that may be drawn: ids [0, vocab); logits rows may be longer
 };
 
-// A row i of logits [m + 1, row_stride] scores the token after node i - 1 (row 0: after the pending token).
-// Node i was drafted for the position `position` + depth(i), depth of a root being 0.
+// A row i of logits [m + 1, row_stride] scores the token after node i - 1 (row 0: after the pending
+// token). Node i was drafted for the position `position` + depth(i), depth of a root being 0.
 struct VerifyInput {
-  const float* logits = nullptr;             // [m + 1, row_stride], backend memory
+  const float* logits = nullptr;  // [m + 1, row_stride], backend memory
   std::int64_t row_stride = 0;
-  std::int32_t nodes = 0;                    // m
-  const TokenId* tokens = nullptr;           // [m]
-  const std::int32_t* parents = nullptr;     // [m], -1 = pending
-  const std::int32_t* prob_rows = nullptr;   // [m], -1 = deterministic; else a row of draft_dists
+  std::int32_t nodes = 0;                   // m
+  const TokenId* tokens = nullptr;          // [m]
+  const std::int32_t* parents = nullptr;    // [m], -1 = pending
+  const std::int32_t* prob_rows = nullptr;  // [m], -1 = deterministic; else a row of draft_dists
   const DistributionView* draft_dists = nullptr;  // weights [vocab], backend memory
-  const std::uint32_t* mask_bits = nullptr;  // [m + 1, ceil(vocab / 32)] host, bit set = allowed; or null
-  std::uint64_t position = 0;                // index in the text of the token after the pending one
+  const std::uint32_t* mask_bits =
+      nullptr;                 // [m + 1, ceil(vocab / 32)] host, bit set = allowed; or null
+  std::uint64_t position = 0;  // index in the text of the token after the pending one
   DrawParams draw;
 };
 
@@ -161,7 +167,8 @@ class Backend {
   virtual std::string name() const = 0;  // "cpu", "ref"
   virtual std::int32_t threads() const = 0;
 
-  // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the mapping.
+  // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the
+  // mapping.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) const = 0;
   virtual std::unique_ptr<Weight> load_weight(const TensorView& source) const = 0;  // [N, K]
   virtual std::unique_ptr<Workspace> make_workspace() const = 0;
@@ -170,7 +177,8 @@ class Backend {
                         std::size_t bytes) const = 0;  // waits for the stream
 
   // out[i, :] = row tokens[i] of table [V, E], dequantised. out [M, E]
-  virtual void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const = 0;
+  virtual void embed_rows(Workspace& ws, const Pass& pass, const Weight& table,
+                          float* out) const = 0;
 
   // out[i, k] = x[i, k] / sqrt(mean_k(x[i, k]^2) + eps) * gain[k]. x, out [M, K], may be the same
   virtual void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
@@ -185,24 +193,26 @@ class Backend {
                               const QkvWeights& weights, const AttentionShape& shape,
                               float* q_out) const = 0;
 
-  // Softmax attention of each row over its cached prefix, ancestors and itself (all in the cache by now), in
-  // chunks of logical positions from 0. q, out [M, H, D]
+  // Softmax attention of each row over its cached prefix, ancestors and itself (all in the cache by
+  // now), in chunks of logical positions from 0. q, out [M, H, D]
   virtual void attention(Workspace& ws, const Pass& pass, std::int32_t layer, const float* q,
                          const AttentionShape& shape, float* out) const = 0;
 
   // out = (activation(x gate^T) * (x up^T)) down^T. x, out [M, E]
-  virtual void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
-                         float* out) const = 0;
+  virtual void gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
+                         const MlpWeights& weights, float* out) const = 0;
 
   // x += y. [count]
   virtual void add(Workspace& ws, std::int64_t count, float* x, const float* y) const = 0;
 
-  // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending. [count] host
+  // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending.
+  // [count] host
   virtual void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                          const std::int32_t* rows, std::int32_t count) const = 0;
 
-  // The filtered distribution of one row of logits [>= vocab]: writes weight_out [vocab], returns the
-  // total mass. mask_bits [ceil(vocab / 32)] host, or null. At temperature 0: weight 1 for the argmax.
+  // The filtered distribution of one row of logits [>= vocab]: writes weight_out [vocab], returns
+  // the total mass. mask_bits [ceil(vocab / 32)] host, or null. At temperature 0: weight 1 for the
+  // argmax.
   virtual std::uint64_t distribution(Workspace& ws, const float* logits, std::int32_t vocab,
                                      const FilterParams& filter, const std::uint32_t* mask_bits,
                                      float* weight_out) const = 0;

@@ -9,11 +9,12 @@
 // and everything after that is integer arithmetic on masses, so the order of summation is
 // irrelevant. A token whose mass is 0 (2^-44 of the likeliest) counts as removed.
 //
-// Filters, in this order: mask and padding, temperature, top-k, top-p, min-p. Tokens rank by z, higher
-// first, ties by the lower id, so each filter keeps a prefix of that ranking:
+// Filters, in this order: mask and padding, temperature, top-k, top-p, min-p. Tokens rank by z,
+// higher first, ties by the lower id, so each filter keeps a prefix of that ranking:
 //   top-k: the first k.   top-p: the smallest prefix whose mass reaches p of what top-k kept.
 //   min-p: z >= log(min_p), see min_p_floor.
-// A NaN logit counts as -infinity. If nothing is left, the token is the lowest allowed id (0 if none is).
+// A NaN logit counts as -infinity. If nothing is left, the token is the lowest allowed id (0 if
+// none is).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct FilterParams {
   bool greedy() const { return temperature == 0.0f; }
 };
 
-inline constexpr double kMassUnit = 17592186044416.0;  // 2^44: 2^19 tokens of weight 1 fit in 63 bits
+inline constexpr double kMassUnit =
+    17592186044416.0;  // 2^44: 2^19 tokens of weight 1 fit in 63 bits
 
 SPECDEC_HD inline std::uint64_t weight_to_mass(float weight) {
   return static_cast<std::uint64_t>(static_cast<double>(weight) * kMassUnit);
@@ -102,8 +104,8 @@ SPECDEC_HD inline double probability(const DistributionView& dist, TokenId id) {
 // noise on its own distribution often draws the same token, and the target's draw never depends on
 // what was drafted. Ties go to the lowest id.
 
-// The uniform behind the noise, from 64 bits, in (0, 1]. exponential >= uniform, so a candidate with
-// uniform > best_ratio * weight cannot win and needs no logarithm.
+// The uniform behind the noise, from 64 bits, in (0, 1]. exponential >= uniform, so a candidate
+// with uniform > best_ratio * weight cannot win and needs no logarithm.
 SPECDEC_HD inline double race_uniform(std::uint64_t seed, std::uint64_t position,
                                       RngPurpose purpose, TokenId id) {
   const std::uint64_t bits =

@@ -11,7 +11,8 @@ namespace py = pybind11;
 
 void bind_backend(py::module_& m) {
   // Held without const: pybind11 has no holder for pointers to const. Every method is const.
-  py::class_<Backend, std::shared_ptr<Backend>>(m, "Backend", "What computes: the CPU, or the reference.")
+  py::class_<Backend, std::shared_ptr<Backend>>(m, "Backend",
+                                                "What computes: the CPU, or the reference.")
       .def_property_readonly("name", &Backend::name)
       .def_property_readonly("threads", &Backend::threads);
 

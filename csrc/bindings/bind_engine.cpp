@@ -9,6 +9,7 @@
 #include "bindings/gguf_handle.h"
 #include "core/error.h"
 #include "engine/generator.h"
+#include "model/tensor_plan.h"
 #include "spec/drafters/draft_model.h"
 #include "spec/drafters/ngram.h"
 #include "spec/vocabulary_check.h"
@@ -64,8 +65,9 @@ void bind_model(py::module_& m) {
       .def_property_readonly("name", [](const Model& s) { return s.config().name; })
       .def_property_readonly("layers", [](const Model& s) { return s.config().layers; })
       .def_property_readonly("width", [](const Model& s) { return s.config().width; })
-      .def_property_readonly("vocab", [](const Model& s) { return s.config().vocab; },
-                             "Real tokens; longer rows of logits end in padding.")
+      .def_property_readonly(
+          "vocab", [](const Model& s) { return s.config().vocab; },
+          "Real tokens; longer rows of logits end in padding.")
       .def_property_readonly("vocab_rows", [](const Model& s) { return s.config().vocab_rows; })
       .def_property_readonly("trained_context",
                              [](const Model& s) { return s.config().trained_context; })
@@ -91,9 +93,14 @@ void bind_drafters(py::module_& m) {
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"));
   m.def(
+      "check_model",
+      [](const GgufHandle& handle) { check_tensors(read_config(*handle.file), *handle.file); },
+      py::arg("file"), ReleaseGil(),
+      "Raises GgufError, naming the key or tensor, if the file's model cannot be run.");
+  m.def(
       "check_same_vocabulary",
-      [](const Model& target, const Model& draft) {
-        check_same_vocabulary(*target.file(), *draft.file());
+      [](const GgufHandle& target, const GgufHandle& draft) {
+        check_same_vocabulary(*target.file, *draft.file);
       },
       py::arg("target"), py::arg("draft"), ReleaseGil(),
       "Raises IncompatibleModelsError naming the first token id that differs.");
@@ -168,18 +175,19 @@ py::array_t<float> logits(Generator& self, const std::vector<TokenId>& tokens, s
 
 void bind_generator(py::module_& m) {
   py::class_<Generator>(m, "Generator", "A target session and the request running on it.")
-      .def(py::init([](std::shared_ptr<Model> model, std::int32_t n_ctx, const std::string& kv_type) {
+      .def(py::init([](std::shared_ptr<Model> model, std::int32_t n_ctx,
+                       const std::string& kv_type) {
              return std::make_unique<Generator>(std::move(model), n_ctx, parse_kv_type(kv_type));
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"))
       .def(
           "begin",
           [](Generator& self, std::vector<std::shared_ptr<Drafter>> drafters,
-             const std::vector<TokenId>& prompt, RequestParams params) {
-            self.begin(std::move(drafters), prompt, std::move(params));
-          },
+             const std::vector<TokenId>& prompt,
+             RequestParams params) { self.begin(std::move(drafters), prompt, std::move(params)); },
           py::arg("drafters"), py::arg("prompt"), py::arg("params"), ReleaseGil(),
-          "Starts a request; the cached prefix that the prompt shares with the last text is reused.")
+          "Starts a request; the cached prefix that the prompt shares with the last text is "
+          "reused.")
       .def("step", &Generator::step, ReleaseGil(), "One pass: a prefill chunk or a round.")
       .def(
           "cut_output",

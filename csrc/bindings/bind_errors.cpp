@@ -12,7 +12,8 @@ namespace py = pybind11;
 void raise(const char* class_name, const char* message) {
   const py::object type = py::module_::import("specdec_native.errors").attr(class_name);
   // Messages may quote bytes of a file or path; they never fail to decode.
-  PyObject* text = PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::char_traits<char>::length(message)), "replace");
+  PyObject* text = PyUnicode_DecodeUTF8(
+      message, static_cast<Py_ssize_t>(std::char_traits<char>::length(message)), "replace");
   PyErr_SetObject(type.ptr(), text);
   Py_XDECREF(text);
 }

@@ -149,7 +149,8 @@ void bind_tensor_info(py::module_& m) {
           "supported", [](const TensorInfo& self) { return self.dtype.has_value(); },
           "Whether this library can read the tensor's type.")
       .def_property_readonly(
-          "shape", [](const TensorInfo& self) -> py::typing::Tuple<py::int_, py::ellipsis> {
+          "shape",
+          [](const TensorInfo& self) -> py::typing::Tuple<py::int_, py::ellipsis> {
             return py::tuple(py::cast(self.shape));
           },
           "Outermost dimension first, as in NumPy.")

@@ -75,16 +75,17 @@ std::string str(const Args&... args) {
 }
 
 // Always checked: the cheap conditions whose failure would corrupt a result.
-#define SPECDEC_CHECK(cond, ...)                                                                \
-  do {                                                                                          \
-    if (!(cond)) {                                                                              \
-      throw ::specdec::InternalError(::specdec::str("internal error at ", __FILE__, ":",        \
-                                                    __LINE__, ": ", #cond, ": ", __VA_ARGS__,   \
-                                                    "; please report this"));                   \
-    }                                                                                           \
+#define SPECDEC_CHECK(cond, ...)                                                                   \
+  do {                                                                                             \
+    if (!(cond)) {                                                                                 \
+      throw ::specdec::InternalError(::specdec::str("internal error at ", __FILE__, ":", __LINE__, \
+                                                    ": ", #cond, ": ", __VA_ARGS__,                \
+                                                    "; please report this"));                      \
+    }                                                                                              \
   } while (false)
 
-// Checked in debug and sanitizer builds only (SPECDEC_INVARIANTS is set by CMake): invariants of the design.
+// Checked in debug and sanitizer builds only (SPECDEC_INVARIANTS is set by CMake): invariants of
+// the design.
 #ifdef SPECDEC_INVARIANTS
 #define SPECDEC_DCHECK(cond, ...) SPECDEC_CHECK(cond, __VA_ARGS__)
 #else

@@ -1,4 +1,5 @@
-// SPECDEC_HD marks functions that are compiled for the host and, under nvcc, for the device as well.
+// SPECDEC_HD marks functions that are compiled for the host and, under nvcc, for the device as
+// well.
 #pragma once
 
 #if defined(__CUDACC__)

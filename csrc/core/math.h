@@ -1,7 +1,7 @@
 // The library's own exp, log, sin and cos. libm's differ between platforms and versions in the last
-// bit, and the exactness promise needs the same bits everywhere: every ISA level, every operating system, the
-// device. Only + - * / and integer operations, never a contracted multiply-add, so that any IEEE
-// machine gives the same result. Accuracy is a few units in the last place.
+// bit, and the exactness promise needs the same bits everywhere: every ISA level, every operating
+// system, the device. Only + - * / and integer operations, never a contracted multiply-add, so that
+// any IEEE machine gives the same result. Accuracy is a few units in the last place.
 #pragma once
 
 #include <cstdint>
@@ -126,10 +126,14 @@ SPECDEC_HD inline SinCos sin_cos_f64(double x) {
   }
   s *= r;
   switch (detail::double_to_bits(shifted) & 3u) {
-    case 0: return {s, c};
-    case 1: return {c, -s};
-    case 2: return {-s, -c};
-    default: return {-c, s};
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
   }
 }
 

@@ -12,7 +12,8 @@ inline constexpr std::size_t kSuperBlock = 256;  // values per block of the K ty
 
 using HalfBits = std::uint16_t;
 
-// value[i] = d * (q[i] - 8); low nibbles are values 0..15, high nibbles 16..31 (also for Q4_1, Q5_*).
+// value[i] = d * (q[i] - 8); low nibbles are values 0..15, high nibbles 16..31 (also for Q4_1,
+// Q5_*).
 struct BlockQ4_0 {
   HalfBits d;
   std::uint8_t qs[kBlock / 2];
@@ -61,7 +62,8 @@ struct BlockQ3_K {
   HalfBits d;
 };
 
-// 8 sub-blocks of 32; value = d * scale[j] * q - dmin * min[j]; scales and mins of 6 bits in 12 bytes.
+// 8 sub-blocks of 32; value = d * scale[j] * q - dmin * min[j]; scales and mins of 6 bits in 12
+// bytes.
 struct BlockQ4_K {
   HalfBits d, dmin;
   std::uint8_t scales[12];

@@ -1,6 +1,7 @@
 // Counter-based randomness: Philox4x32-10 (Salmon et al., SC'11, "Parallel random numbers: as easy
-// as 1, 2, 3"). A number depends only on its key (seed) and counter (position, purpose, lane), never on
-// how many were drawn before, so drafting cannot change what the target draws. Host and device.
+// as 1, 2, 3"). A number depends only on its key (seed) and counter (position, purpose, lane),
+// never on how many were drawn before, so drafting cannot change what the target draws. Host and
+// device.
 #pragma once
 
 #include <cstdint>

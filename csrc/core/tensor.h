@@ -13,8 +13,8 @@ namespace specdec {
 struct TensorView {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<std::size_t> shape;    // outermost first, as NumPy: a matrix is [N out, K in]
-  const std::byte* data = nullptr;   // `bytes` bytes, rows contiguous; alignment is not promised
+  std::vector<std::size_t> shape;   // outermost first, as NumPy: a matrix is [N out, K in]
+  const std::byte* data = nullptr;  // `bytes` bytes, rows contiguous; alignment is not promised
   std::size_t bytes = 0;
 
   // [N, K] of a matrix; a vector [K] counts as one row.

@@ -27,9 +27,11 @@ namespace specdec {
 
 namespace {
 
-// Longer than the serial stretch between two regions of a pass, short against the time between passes.
+// Longer than the serial stretch between two regions of a pass, short against the time between
+// passes.
 constexpr auto kSpinTime = std::chrono::microseconds(100);
-// On a busy machine another thread may need this core to let us go on: give it away after this long.
+// On a busy machine another thread may need this core to let us go on: give it away after this
+// long.
 constexpr auto kPoliteAfter = std::chrono::microseconds(30);
 constexpr int kPausesPerClockRead = 32;
 
@@ -172,7 +174,9 @@ void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
   // seq_cst, pairs with sleepers_
   ticket_.store(static_cast<std::uint64_t>(generation) << 32 | tasks);
   if (sleepers_.load() > 0) {
-    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }
+    {
+      const std::lock_guard<std::mutex> lock(sleep_mutex_);
+    }
     wake_.notify_all();
   }
   work_on(generation, 0);

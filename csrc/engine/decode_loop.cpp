@@ -85,8 +85,8 @@ Proposal DecodeLoop::propose() {
 
 Verdict DecodeLoop::verify(const Proposal& proposal) {
   std::vector<std::uint32_t> mask_bits;
-  const bool masked = params_.mask != nullptr &&
-                      params_.mask->masks(session_.tokens(), proposal, params_.draw.vocab, mask_bits);
+  const bool masked = params_.mask != nullptr && params_.mask->masks(session_.tokens(), proposal,
+                                                                     params_.draw.vocab, mask_bits);
   VerifyInput input;
   input.logits = session_.state().logits(0);
   input.row_stride = session_.model().config().vocab_rows;
@@ -179,8 +179,8 @@ void DecodeLoop::count_round(const Proposal& proposal, const Verdict& verdict) {
 void DecodeLoop::cut_output(std::int32_t count, FinishReason reason) {
   const std::int32_t size = prompt_size_ + count;
   if (count < 0 || size > session_.size()) {
-    throw InvalidArgument(str("cannot keep ", count, " of ", session_.size() - prompt_size_,
-                              " generated tokens"));
+    throw InvalidArgument(
+        str("cannot keep ", count, " of ", session_.size() - prompt_size_, " generated tokens"));
   }
   session_.cut(size);
   for (const auto& drafter : drafters_) drafter->commit(session_.tokens());

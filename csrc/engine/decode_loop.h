@@ -1,5 +1,6 @@
-// THE decode loop: prefill in chunks, then rounds of propose -> one verify pass -> accept -> commit ->
-// rollback. Plain decoding is the same loop with empty proposals, so the baseline is never a second path.
+// THE decode loop: prefill in chunks, then rounds of propose -> one verify pass -> accept -> commit
+// -> rollback. Plain decoding is the same loop with empty proposals, so the baseline is never a
+// second path.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ class DecodeLoop {
   DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> drafters,
              std::span<const TokenId> prompt, RequestParams params, const CancelFlag& cancel);
 
-  // At most one pass of the target: a prefill chunk or a round. Once a result has a finish reason, further
-  // steps return that reason and no tokens.
+  // At most one pass of the target: a prefill chunk or a round. Once a result has a finish reason,
+  // further steps return that reason and no tokens.
   StepResult step();
 
   // Ends the request after its first `count` generated tokens (a stop string was completed there).
@@ -46,8 +47,8 @@ class DecodeLoop {
   RequestParams params_;
   const CancelFlag& cancel_;
   std::int32_t prompt_size_ = 0;
-  std::int32_t size_limit_ = 0;        // tokens of prompt and output at most
-  std::size_t prepared_drafters_ = 0;  // the first so many have prefilled the prompt
+  std::int32_t size_limit_ = 0;                      // tokens of prompt and output at most
+  std::size_t prepared_drafters_ = 0;                // the first so many have prefilled the prompt
   FinishReason limit_reason_ = FinishReason::kNone;  // what reaching size_limit_ means
   FinishReason finish_ = FinishReason::kNone;
   DecodeStats stats_;

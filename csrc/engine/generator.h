@@ -1,5 +1,5 @@
-// What the bindings hold: a target session and the request running on it. Pull-based: step() does one
-// pass and returns; no worker thread, no queue.
+// What the bindings hold: a target session and the request running on it. Pull-based: step() does
+// one pass and returns; no worker thread, no queue.
 #pragma once
 
 #include <atomic>

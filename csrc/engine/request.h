@@ -12,11 +12,11 @@
 namespace specdec {
 
 struct RequestParams {
-  DrawParams draw;                    // filters, acceptance rule, seed; `vocab` is set by the engine
-  std::int32_t max_tokens = -1;       // < 0: to the end of the context
-  std::vector<TokenId> stop_tokens;   // end-of-generation ids
-  std::shared_ptr<MaskSource> mask;   // or null
-  std::int32_t prefill_chunk = 512;   // tokens per prefill pass
+  DrawParams draw;                   // filters, acceptance rule, seed; `vocab` is set by the engine
+  std::int32_t max_tokens = -1;      // < 0: to the end of the context
+  std::vector<TokenId> stop_tokens;  // end-of-generation ids
+  std::shared_ptr<MaskSource> mask;  // or null
+  std::int32_t prefill_chunk = 512;  // tokens per prefill pass
 };
 
 enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kContext, kCancelled };
@@ -24,11 +24,16 @@ enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kContext, kCance
 // "stop", "length", "context", "cancelled"; "" for kNone
 inline const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kContext: return "context";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kNone: break;
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kNone:
+      break;
   }
   return "";
 }

@@ -35,8 +35,9 @@ std::int32_t Session::begin(std::span<const TokenId> prompt) {
   check_ids(prompt, model().config().vocab);
   const std::int32_t size = static_cast<std::int32_t>(prompt.size());
   if (prompt.size() >= static_cast<std::size_t>(n_ctx())) {
-    throw ContextFullError(str("the prompt has ", prompt.size(), " tokens, but the context holds ",
-                               n_ctx(), " and needs room for at least one more; shorten the prompt or raise n_ctx"));
+    throw ContextFullError(
+        str("the prompt has ", prompt.size(), " tokens, but the context holds ", n_ctx(),
+            " and needs room for at least one more; shorten the prompt or raise n_ctx"));
   }
   rollback();
   const std::int32_t common = common_prefix(tokens_, prompt);

@@ -1,7 +1,8 @@
 // One conversation with one target model: its tokens and its cache.
 //
 // Invariants, checked in debug builds (SPECDEC_DCHECK):
-//  1. Between rounds tokens.size() == cache.length + 1: the last token is pending. (During prefill the
+//  1. Between rounds tokens.size() == cache.length + 1: the last token is pending. (During prefill
+//  the
 //     cache is shorter.)
 //  2. After a verify pass over m nodes the cache has n + 1 + m rows, after accepting `a` exactly
 //     n + 1 + a.
@@ -31,8 +32,9 @@ class Session {
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }
   std::int32_t n_ctx() const { return state_.n_ctx(); }
 
-  // Starts a new text. Cached rows of a common prefix are reused; at least the last token is evaluated
-  // again. Returns the number of reused rows. Throws ContextFullError if no token could follow.
+  // Starts a new text. Cached rows of a common prefix are reused; at least the last token is
+  // evaluated again. Returns the number of reused rows. Throws ContextFullError if no token could
+  // follow.
   std::int32_t begin(std::span<const TokenId> prompt);
 
   // The prompt tokens that are not in the cache yet, the last (pending) one excepted.
@@ -54,8 +56,8 @@ class Session {
   // Drops rows that no committed token stands for: what an interrupted pass left behind.
   void rollback();
 
-  // Logits of tokens [first, tokens.size()), [count, V] host memory; the session then holds `tokens`.
-  // The pass has at most 64 rows with logits: call it chunk by chunk.
+  // Logits of tokens [first, tokens.size()), [count, V] host memory; the session then holds
+  // `tokens`. The pass has at most 64 rows with logits: call it chunk by chunk.
   void logits(std::span<const TokenId> tokens, std::int32_t first, float* host_out);
 
  private:

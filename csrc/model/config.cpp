@@ -18,8 +18,7 @@ constexpr std::uint64_t kMaxContext = 1u << 24;
 class KeyReader {
  public:
   explicit KeyReader(const GgufFile& file)
-      : metadata_(file.metadata()),
-        architecture_(metadata_.get_string("general.architecture")) {}
+      : metadata_(file.metadata()), architecture_(metadata_.get_string("general.architecture")) {}
 
   const std::string& architecture() const { return architecture_; }
   std::string key(const std::string& name) const { return architecture_ + "." + name; }
@@ -134,6 +133,23 @@ void read_heads(const KeyReader& keys, ModelConfig& config) {
   }
 }
 
+// The rows of the embedding set the width of the logits; ids beyond the token list are padding.
+std::int32_t read_vocab_rows(const GgufFile& file, std::int32_t vocab) {
+  const TensorInfo* embedding = file.find_tensor("token_embd.weight");
+  if (embedding == nullptr) {
+    throw GgufError(file.tensors().empty()
+                        ? "the file holds no weights, only a vocabulary: it cannot be run"
+                        : "tensor 'token_embd.weight' is missing: the file is incomplete");
+  }
+  if (embedding->shape.size() != 2 || embedding->shape[0] < static_cast<std::size_t>(vocab) ||
+      embedding->shape[0] > (1u << 24)) {
+    throw GgufError(str("tensor 'token_embd.weight' has ",
+                        embedding->shape.empty() ? 0 : embedding->shape[0], " rows for ", vocab,
+                        " tokens: the file is damaged"));
+  }
+  return static_cast<std::int32_t>(embedding->shape[0]);
+}
+
 }  // namespace
 
 AttentionShape ModelConfig::attention_shape() const {
@@ -166,8 +182,8 @@ ModelConfig read_config(const GgufFile& file) {
   if (config.ffn_width == 0) {
     throw GgufError(str("key ", keys.key("feed_forward_length"), " is missing"));
   }
-  config.trained_context = static_cast<std::int32_t>(
-      keys.metadata().get_uint(keys.key("context_length"), kMaxContext));
+  config.trained_context =
+      static_cast<std::int32_t>(keys.metadata().get_uint(keys.key("context_length"), kMaxContext));
   if (config.trained_context == 0) {
     throw GgufError(str("key ", keys.key("context_length"), " is 0: the file is damaged"));
   }
@@ -176,6 +192,7 @@ ModelConfig read_config(const GgufFile& file) {
       static_cast<float>(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0));
   config.rope = read_rope(keys, config.head_dim, config.trained_context);
   config.vocab = real_vocabulary_size(file.metadata());
+  config.vocab_rows = read_vocab_rows(file, config.vocab);
   return config;
 }
 

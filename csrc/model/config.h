@@ -23,20 +23,21 @@ struct RopeConfig {
   std::int32_t original_context = 0;
   double attention_factor = 1.0;
   double beta_fast = 32.0, beta_slow = 1.0;
-  double log_multiplier = 0.0;  // where not 0, the magnitude is divided by 1 + 0.1 * it * log(factor)
+  double log_multiplier =
+      0.0;  // where not 0, the magnitude is divided by 1 + 0.1 * it * log(factor)
 };
 
 struct ModelConfig {
-  std::string architecture;  // "llama"
-  std::string name;          // general.name, or ""
-  std::int32_t layers = 0;       // L
-  std::int32_t width = 0;        // E
-  std::int32_t ffn_width = 0;    // F
-  std::int32_t heads = 0;        // H
-  std::int32_t kv_heads = 0;     // Hkv
-  std::int32_t head_dim = 0;     // D
-  std::int32_t vocab_rows = 0;   // V: rows of the embedding and of the logits, padding included
-  std::int32_t vocab = 0;        // real tokens; ids [vocab, vocab_rows) are padding, never sampled
+  std::string architecture;     // "llama"
+  std::string name;             // general.name, or ""
+  std::int32_t layers = 0;      // L
+  std::int32_t width = 0;       // E
+  std::int32_t ffn_width = 0;   // F
+  std::int32_t heads = 0;       // H
+  std::int32_t kv_heads = 0;    // Hkv
+  std::int32_t head_dim = 0;    // D
+  std::int32_t vocab_rows = 0;  // V: rows of the embedding and of the logits, padding included
+  std::int32_t vocab = 0;       // real tokens; ids [vocab, vocab_rows) are padding, never sampled
   std::int32_t trained_context = 0;
   float rms_eps = 0.0f;
   RopeConfig rope;

@@ -1,5 +1,6 @@
 // The contiguous key/value cache of one sequence, in the memory of the model's backend. Positions
-// [0, length) are valid; a pass appends rows, rollback truncates them, keep_rows gathers an accepted path.
+// [0, length) are valid; a pass appends rows, rollback truncates them, keep_rows gathers an
+// accepted path.
 #pragma once
 
 #include <cstdint>

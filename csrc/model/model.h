@@ -16,15 +16,15 @@
 namespace specdec {
 
 struct LayerWeights {
-  std::unique_ptr<Buffer> attn_norm;     // [E]
-  std::unique_ptr<Weight> attn_q;        // [H * D, E]
-  std::unique_ptr<Weight> attn_k;        // [Hkv * D, E]
-  std::unique_ptr<Weight> attn_v;        // [Hkv * D, E]
-  std::unique_ptr<Weight> attn_output;   // [E, H * D]
-  std::unique_ptr<Buffer> ffn_norm;      // [E]
-  std::unique_ptr<Weight> ffn_gate;      // [F, E]
-  std::unique_ptr<Weight> ffn_up;        // [F, E]
-  std::unique_ptr<Weight> ffn_down;      // [E, F]
+  std::unique_ptr<Buffer> attn_norm;    // [E]
+  std::unique_ptr<Weight> attn_q;       // [H * D, E]
+  std::unique_ptr<Weight> attn_k;       // [Hkv * D, E]
+  std::unique_ptr<Weight> attn_v;       // [Hkv * D, E]
+  std::unique_ptr<Weight> attn_output;  // [E, H * D]
+  std::unique_ptr<Buffer> ffn_norm;     // [E]
+  std::unique_ptr<Weight> ffn_gate;     // [F, E]
+  std::unique_ptr<Weight> ffn_up;       // [F, E]
+  std::unique_ptr<Weight> ffn_down;     // [E, F]
 };
 
 // Called with the share of the weights that is loaded, in [0, 1]. May throw to give up.
@@ -44,8 +44,9 @@ class Model {
   const std::vector<LayerWeights>& layers() const { return layers_; }  // [L]
   const Weight& token_embedding() const { return *token_embedding_; }  // [V, E]
   const Weight& output() const { return *output_; }  // [V, E]; the embedding where the head is tied
-  Buffer& output_norm() const { return *output_norm_; }                // [E], read only
-  std::size_t weight_bytes() const;  // memory of the weights: the file's own bytes where not repacked
+  Buffer& output_norm() const { return *output_norm_; }  // [E], read only
+  std::size_t weight_bytes()
+      const;  // memory of the weights: the file's own bytes where not repacked
 
  private:
   Model() = default;

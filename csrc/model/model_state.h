@@ -1,5 +1,6 @@
 // The mutable side of a model for one sequence: cache, activations, and the tokens that its cache
-// rows were computed from. The engine's session owns one for the target; a draft model owns one too.
+// rows were computed from. The engine's session owns one for the target; a draft model owns one
+// too.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Rotary angles of the rows of a pass. Computed once per pass on the host, in double precision with the
-// library's own sine and cosine, and shared by all layers; frequencies are fixed at load, so a cached
-// row never depends on history.
+// Rotary angles of the rows of a pass. Computed once per pass on the host, in double precision with
+// the library's own sine and cosine, and shared by all layers; frequencies are fixed at load, so a
+// cached row never depends on history.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace specdec {
 class RopeTable {
  public:
   RopeTable() = default;
-  // freq_factors: [dims / 2] divisors of the frequencies (`rope_freqs.weight`: Llama 3 scaling), or empty.
+  // freq_factors: [dims / 2] divisors of the frequencies (`rope_freqs.weight`: Llama 3 scaling), or
+  // empty.
   RopeTable(const RopeConfig& config, std::span<const float> freq_factors);
 
   // cos_sin [positions.size(), dims / 2, 2]

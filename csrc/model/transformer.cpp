@@ -17,8 +17,8 @@ struct PassPlan {
 void append_segment(PassPlan& plan, const PassInput& input) {
   const std::int32_t rows = static_cast<std::int32_t>(input.tokens.size());
   const std::int32_t base = input.cache->length();
-  SPECDEC_CHECK(rows > 0 && base + rows <= input.cache->capacity(), rows, " rows at ", base,
-                " of ", input.cache->capacity());
+  SPECDEC_CHECK(rows > 0 && base + rows <= input.cache->capacity(), rows, " rows at ", base, " of ",
+                input.cache->capacity());
   SPECDEC_CHECK(input.parents.empty() || input.parents.size() == input.tokens.size(),
                 input.parents.size(), " parents for ", rows, " rows");
   Segment segment;
@@ -77,10 +77,9 @@ void run_layer(const Model& model, Activations& act, const Pass& pass, std::int3
 
   backend.rms_norm(ws, pass.rows, config.width, hidden, layer.ffn_norm->f32(), config.rms_eps,
                    normed);
-  backend.gated_mlp(ws, pass.rows, normed,
-                    {layer.ffn_gate.get(), layer.ffn_up.get(), layer.ffn_down.get(),
-                     Activation::kSilu},
-                    branch);
+  backend.gated_mlp(
+      ws, pass.rows, normed,
+      {layer.ffn_gate.get(), layer.ffn_up.get(), layer.ffn_down.get(), Activation::kSilu}, branch);
   backend.add(ws, hidden_count, hidden, branch);
 }
 

@@ -1,4 +1,5 @@
-// The part of the vocabulary that the engine itself needs: which ids are real, and what they stand for.
+// The part of the vocabulary that the engine itself needs: which ids are real, and what they stand
+// for.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,9 @@
 
 namespace specdec {
 
-// Ids [0, size) are real tokens. Trailing entries that converters add to fill the embedding up to a round
-// number (token type UNUSED) are padding: never sampled, never compared.
-// Throws GgufError if the token list is missing or malformed.
+// Ids [0, size) are real tokens. Trailing entries that converters add to fill the embedding up to a
+// round number (token type UNUSED) are padding: never sampled, never compared. Throws GgufError if
+// the token list is missing or malformed.
 std::int32_t real_vocabulary_size(const Metadata& metadata);
 
 }  // namespace specdec

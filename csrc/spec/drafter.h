@@ -1,4 +1,5 @@
-// The seam between the decode loop and whatever proposes tokens. The verifier never asks who drafted.
+// The seam between the decode loop and whatever proposes tokens. The verifier never asks who
+// drafted.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@
 
 namespace specdec {
 
-// What a drafter may look at. Proposals are a function of this alone, never of earlier rounds: after any
-// accepts and rejections a proposal equals, bit for bit, that of a fresh drafter given the same tokens.
+// What a drafter may look at. Proposals are a function of this alone, never of earlier rounds:
+// after any accepts and rejections a proposal equals, bit for bit, that of a fresh drafter given
+// the same tokens.
 struct DraftContext {
   std::span<const TokenId> tokens;  // committed; the last one is pending
   DrawParams draw;                  // filters, rule and seed of the request
@@ -33,8 +35,8 @@ class Drafter {
   // The most tokens it proposes in a round.
   virtual std::int32_t max_draft() const = 0;
 
-  // Does at most one pass of work towards being ready for `context`; true when ready. Called before the
-  // first proposal of a request until it says so, so that a long prompt is prefilled in steps.
+  // Does at most one pass of work towards being ready for `context`; true when ready. Called before
+  // the first proposal of a request until it says so, so that a long prompt is prefilled in steps.
   virtual bool prepare(const DraftContext& context) {
     (void)context;
     return true;
@@ -43,8 +45,8 @@ class Drafter {
   // At most `budget` (> 0) tokens to follow the pending one; empty = no proposal this round.
   virtual Proposal propose(const DraftContext& context, std::int32_t budget) = 0;
 
-  // The round is over: `tokens` are now the committed ones. A private cache is cut back here to a prefix
-  // of them; it catches up at the next propose().
+  // The round is over: `tokens` are now the committed ones. A private cache is cut back here to a
+  // prefix of them; it catches up at the next propose().
   virtual void commit(std::span<const TokenId> tokens) { (void)tokens; }
 
   // Forgets everything (a new, unrelated text follows).

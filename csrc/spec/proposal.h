@@ -16,8 +16,9 @@ struct Proposal {
   // [m], -1 = deterministic; else the row of `dists` that the token was drawn from, given its
   // earlier siblings. The drafter's one duty: this is exactly that distribution, or it is -1.
   std::vector<std::int32_t> prob_rows;
-  std::vector<DistributionView> dists;  // weights [vocab], owned by the drafter until its next propose()
-  std::string source;                   // the drafter's name
+  std::vector<DistributionView>
+      dists;           // weights [vocab], owned by the drafter until its next propose()
+  std::string source;  // the drafter's name
 
   std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
   bool empty() const { return tokens.empty(); }

@@ -19,12 +19,14 @@ from specdec_native.errors import (
     IncompatibleModelsError,
     InternalError,
     OutOfMemoryError,
+    PullError,
     TemplateError,
     TokenizerError,
 )
 from specdec_native.generator import Generator
 from specdec_native.info import build_info, cpu_info
 from specdec_native.inspection import estimate_memory, inspect
+from specdec_native.models import pull
 from specdec_native.sampling import SamplingParams
 from specdec_native.stats import Stats
 from specdec_native.stream import Chunk, Completion, Stream
@@ -47,6 +49,7 @@ __all__ = [
     "InternalError",
     "NgramDraft",
     "OutOfMemoryError",
+    "PullError",
     "SamplingParams",
     "Stats",
     "Stream",
@@ -58,4 +61,5 @@ __all__ = [
     "cpu_info",
     "estimate_memory",
     "inspect",
+    "pull",
 ]

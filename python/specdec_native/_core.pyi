@@ -20,6 +20,7 @@ __all__: list[str] = [
     "NgramDrafter",
     "RequestParams",
     "StepResult",
+    "check_model",
     "check_same_vocabulary",
     "cpu_info",
     "make_backend",
@@ -270,7 +271,12 @@ class Generator:
     @property
     def n_ctx(self) -> int: ...
 
-def check_same_vocabulary(target: Model, draft: Model) -> None:
+def check_model(file: GgufFile) -> None:
+    """
+    Raises GgufError, naming the key or tensor, if the file's model cannot be run.
+    """
+
+def check_same_vocabulary(target: GgufFile, draft: GgufFile) -> None:
     """
     Raises IncompatibleModelsError naming the first token id that differs.
     """

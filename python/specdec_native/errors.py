@@ -17,6 +17,7 @@ __all__ = [
     "IncompatibleModelsError",
     "InternalError",
     "OutOfMemoryError",
+    "PullError",
     "TemplateError",
     "TokenizerError",
 ]
@@ -64,3 +65,7 @@ class TokenizerError(Error, ValueError):
 
 class TemplateError(Error, ValueError):
     """A chat template is missing, wrong, refuses the messages, or exceeds its limits."""
+
+
+class PullError(Error, OSError):
+    """A model could not be fetched: no answer, not there, damaged, or nothing to fetch it with."""

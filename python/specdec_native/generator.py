@@ -104,7 +104,7 @@ class Generator:
         if isinstance(drafter, NgramDraft):
             return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
         model = self._load_model(drafter.path, "draft", shown)
-        _core.check_same_vocabulary(target, model)
+        _core.check_same_vocabulary(target.file, model.file)
         n_ctx = min(drafter.n_ctx or self._n_ctx, self._n_ctx, model.trained_context)
         return _core.DraftModelDrafter(model, n_ctx, kv_type, drafter.max_draft)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from specdec_native import _core
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.errors import Error
-from specdec_native.info import build_info
 from specdec_native.models import resolve_model
 from specdec_native.text import Tokenizer
 
@@ -22,15 +20,6 @@ _MAX_DEFAULT_CONTEXT = 8192  # as Generator
 _PREFILL_ROWS = 512  # as Generator
 _VERIFY_ROWS = 9  # the pending token and the drafted ones
 _CACHE_BYTES = {"f32": 4, "f16": 2}  # per element
-_ROPE_SCALINGS = ("none", "linear", "yarn")
-
-# The tensors of the llama architecture; any other changes the computation.
-_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-_KNOWN_TENSORS = re.compile(
-    r"(token_embd|output_norm|output|rope_freqs)\.weight"
-    rf"|blk\.\d+\.(attn_norm|ffn_norm|{'|'.join(_MATRICES)})\.weight"
-    r"|.*attn_rot_embd\.weight|.*\.rot_embd"
-)
 
 
 def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str, Any]:
@@ -55,7 +44,7 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
     """
     file = _core.GgufFile(resolve_model(path))
     about = _Facts(file)
-    reason = _reason_against(about)
+    reason = _reason_against(file)
     runnable = reason is None
     context = about.context(n_ctx) if runnable else n_ctx
     return {
@@ -136,10 +125,9 @@ def vocabularies_fit(
     Returns:
         True and None, or False and the reason.
     """
-    backend = _core.make_backend("cpu", 1)
+    files = [_core.GgufFile(resolve_model(one)) for one in (model, draft)]
     try:
-        loaded = [_core.Model.load(str(resolve_model(one)), backend) for one in (model, draft)]
-        _core.check_same_vocabulary(*loaded)
+        _core.check_same_vocabulary(*files)
     except Error as error:
         return False, str(error)
     return True, None
@@ -229,54 +217,11 @@ def _tensor_types(tensors: Sequence[_core.GgufTensor]) -> dict[str, dict[str, in
     return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
 
 
-def _reason_against(about: _Facts) -> str | None:
-    """Why a file cannot be run; None if nothing speaks against it.
-
-    Loading checks more (every shape and range), but has to read the weights for it.
-    """
-    known = build_info().architectures
-    if about.architecture not in known:
-        return f"its architecture is {about.architecture!r}; supported: {', '.join(known)}"
-    if about.number("expert_count"):
-        return "mixtures of experts are not supported yet"
-    scaling = about.text(f"{about.architecture}.rope.scaling.type") or "none"
-    if scaling not in _ROPE_SCALINGS:
-        return f"its rope scaling is {scaling!r}; supported: {', '.join(_ROPE_SCALINGS)}"
-    return _reason_in_tensors(about) or _reason_in_numbers(about) or _reason_in_tokenizer(about)
-
-
-def _reason_in_tensors(about: _Facts) -> str | None:
-    tensors = about.file.tensors
-    names = {tensor.name for tensor in tensors}
-    if not names:
-        return "it holds no weights, only a vocabulary"
-    layers = about.number("block_count") or 0
-    wanted = ["token_embd.weight", "output_norm.weight"]
-    # A layer count is a number from outside; no file has more layers than tensors.
-    for layer in range(min(layers, len(names))):
-        wanted += [f"blk.{layer}.{one}.weight" for one in ("attn_norm", "ffn_norm", *_MATRICES)]
-    for name in wanted:
-        if name not in names:
-            return f"tensor {name} is missing"
-    for tensor in tensors:
-        if not tensor.supported:
-            return f"tensor {tensor.name} has the type {tensor.dtype}, which is not supported"
-        if not _KNOWN_TENSORS.fullmatch(tensor.name):
-            return f"tensor {tensor.name} is not part of the {about.architecture} architecture"
-    return None
-
-
-def _reason_in_numbers(about: _Facts) -> str | None:
-    names = ("block_count", "embedding_length", "attention.head_count", "feed_forward_length")
-    for name in (*names, "context_length"):
-        if not about.number(name):
-            return f"key {about.architecture}.{name} is missing or 0"
-    return None
-
-
-def _reason_in_tokenizer(about: _Facts) -> str | None:
+def _reason_against(file: _core.GgufFile) -> str | None:
+    """Why a file cannot be run; None if nothing speaks against it."""
     try:
-        Tokenizer.from_metadata(about.metadata)
+        _core.check_model(file)
+        Tokenizer.from_metadata(file.metadata)
     except Error as error:
         return str(error)
     return None

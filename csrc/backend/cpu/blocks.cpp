@@ -16,20 +16,52 @@ bool same_input(const CpuWeight& a, const CpuWeight& b) {
   return x.zero_point == y.zero_point && x.halves == y.halves && x.sums == y.sums;
 }
 
-// out0 = x0 * cos - x1 * sin, out1 = x0 * sin + x1 * cos for each pair of the leading rope_dims
-// elements, in place. head [D], cos_sin [rope_dims / 2, 2]
-void rotate(float* head, const AttentionShape& shape, const float* cos_sin) {
-  const auto pairs = static_cast<std::size_t>(shape.rope_dims) / 2;
-  const bool interleaved = shape.rope_layout == RopeLayout::kInterleaved;
-  const std::size_t step = interleaved ? 2 : 1, partner = interleaved ? 1 : pairs;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    float* x = head + i * step;
-    const float x0 = x[0], x1 = x[partner];
-    const float cos = cos_sin[2 * i], sin = cos_sin[2 * i + 1];
-    x[0] = x0 * cos - x1 * sin;
-    x[partner] = x0 * sin + x1 * cos;
+// One segment's freshly computed rows and where they go.
+struct StoreRows {
+  const KernelTable& kernels;
+  const Pass& pass;
+  const Segment& segment;
+  const AttentionShape& shape;
+  std::int32_t layer;
+  float* q;             // [M, H, D]
+  float* keys;          // [M, Hkv, D]
+  const float* values;  // [M, Hkv, D]
+
+  // Rotates q and k of segment row i and writes k and v to the cache.
+  void operator()(std::size_t i) const {
+    const KvCacheView& cache = segment.cache;
+    const std::size_t row = static_cast<std::size_t>(segment.first_row) + i;
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    const auto heads = static_cast<std::size_t>(shape.heads);
+    const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+    const float* cos_sin = pass.rope_cos_sin + row * static_cast<std::size_t>(shape.rope_dims);
+    for (std::size_t h = 0; h < heads; ++h) rotate(q + (row * heads + h) * d, cos_sin);
+    for (std::size_t h = 0; h < kv_heads; ++h) {
+      float* key = keys + (row * kv_heads + h) * d;
+      rotate(key, cos_sin);
+      const std::size_t offset =
+          cache.head_offset(layer, static_cast<std::int32_t>(h)) +
+          (static_cast<std::size_t>(segment.base) + i) * d * cache.element_bytes();
+      store(key, cache.keys + offset);
+      store(values + (row * kv_heads + h) * d, cache.values + offset);
+    }
   }
-}
+
+ private:
+  void rotate(float* head, const float* cos_sin) const {
+    kernels.rotate(head, cos_sin, static_cast<std::size_t>(shape.rope_dims) / 2,
+                   shape.rope_layout == RopeLayout::kInterleaved);
+  }
+
+  void store(const float* row, std::byte* out) const {
+    const auto d = static_cast<std::size_t>(shape.head_dim);
+    if (segment.cache.dtype == DType::kF32) {
+      std::memcpy(out, row, d * sizeof(float));
+    } else {
+      kernels.store_f16(row, d, reinterpret_cast<std::uint16_t*>(out));
+    }
+  }
+};
 
 }  // namespace
 
@@ -70,7 +102,6 @@ void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t la
   prepare_inputs(scratch, m, x, jobs, 3);
   multiply(jobs, 3, m);
 
-  const auto rope_row = static_cast<std::size_t>(shape.rope_dims);
   for (std::int32_t s = 0; s < pass.segment_count; ++s) {
     const Segment& segment = pass.segments[s];
     const KvCacheView& cache = segment.cache;
@@ -78,30 +109,10 @@ void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t la
                   dtype_info(cache.dtype).name);
     SPECDEC_CHECK(segment.base + segment.rows <= cache.capacity, "cache of ", cache.capacity,
                   " positions for ", segment.base + segment.rows);
+    const StoreRows store{kernels_, pass, segment, shape, layer, q_out, keys, values};
     const auto rows = static_cast<std::size_t>(segment.rows);
     for_rows(rows, rows * (q_dim + 2 * kv_dim), [&](std::size_t begin, std::size_t end) {
-      for (std::size_t i = begin; i < end; ++i) {
-        const std::size_t row = static_cast<std::size_t>(segment.first_row) + i;
-        const float* cos_sin = pass.rope_cos_sin + row * rope_row;
-        for (std::int32_t h = 0; h < shape.heads; ++h) {
-          rotate(q_out + row * q_dim + static_cast<std::size_t>(h) * d, shape, cos_sin);
-        }
-        for (std::int32_t h = 0; h < shape.kv_heads; ++h) {
-          float* key = keys + row * kv_dim + static_cast<std::size_t>(h) * d;
-          const float* value = values + row * kv_dim + static_cast<std::size_t>(h) * d;
-          rotate(key, shape, cos_sin);
-          const std::size_t offset =
-              cache.head_offset(layer, h) +
-              (static_cast<std::size_t>(segment.base) + i) * d * cache.element_bytes();
-          if (cache.dtype == DType::kF32) {
-            std::memcpy(cache.keys + offset, key, d * sizeof(float));
-            std::memcpy(cache.values + offset, value, d * sizeof(float));
-          } else {
-            kernels_.store_f16(key, d, reinterpret_cast<std::uint16_t*>(cache.keys + offset));
-            kernels_.store_f16(value, d, reinterpret_cast<std::uint16_t*>(cache.values + offset));
-          }
-        }
-      }
+      for (std::size_t i = begin; i < end; ++i) store(i);
     });
   }
 }

@@ -93,6 +93,9 @@ struct KernelTable {
   // out[i] = silu(gate[i]) * up[i]; out may be gate or up
   void (*silu_mul)(const float* gate, const float* up, size_t n, float* out);
   void (*add)(float* x, const float* y, size_t n);  // x += y
+  // Rotates the leading 2 * pairs elements of a head in place: (x0, x1) -> (x0 c - x1 s, x0 s + x1
+  // c). Element pairs are (2i, 2i + 1) if interleaved, else (i, i + pairs). cos_sin [pairs, 2]
+  void (*rotate)(float* head, const float* cos_sin, size_t pairs, bool interleaved);
   // float <-> IEEE half, round to nearest even
   void (*store_f16)(const float* x, size_t n, uint16_t* out);
   void (*load_f16)(const uint16_t* x, size_t n, float* out);

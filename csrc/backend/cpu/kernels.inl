@@ -36,14 +36,14 @@ SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
 
 // Entries beyond the level's tile stay null: the backend never asks for them.
 template <class Format, int kCols = 1>
-void fill_matmul(MatmulGroupFn (&table)[kMaxTileCols]) {
+constexpr void fill_matmul(MatmulGroupFn (&table)[kMaxTileCols]) {
   if constexpr (kCols <= kTileCols) {
     table[kCols - 1] = matmul_group<Format, kCols>;
     fill_matmul<Format, kCols + 1>(table);
   }
 }
 
-KernelTable make_table(const char* name) {
+constexpr KernelTable make_table(const char* name) {
   KernelTable t{};
   t.name = name;
   t.tile_cols = kTileCols;
@@ -65,6 +65,7 @@ KernelTable make_table(const char* name) {
   t.rms_norm = rms_norm;
   t.silu_mul = silu_mul;
   t.add = add;
+  t.rotate = rotate;
   t.store_f16 = store_f16;
   t.load_f16 = load_f16;
   t.transpose_keys = transpose_keys;

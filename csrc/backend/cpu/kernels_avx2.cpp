@@ -6,7 +6,7 @@
 namespace specdec {
 
 const KernelTable& kernels_avx2() {
-  static const KernelTable table = make_table("avx2");
+  static constexpr KernelTable table = make_table("avx2");
   return table;
 }
 

@@ -11,7 +11,7 @@
 namespace specdec {
 
 const KernelTable& kernels_avx512vnni() {
-  static const KernelTable table = make_table("avx512vnni");
+  static constexpr KernelTable table = make_table("avx512vnni");
   return table;
 }
 

@@ -17,13 +17,6 @@ SPECDEC_INLINE F32x16 f_exp(F32x16 x) {
   return f_where_ge(x, kMin, f_add_exponent(y, shifted), f_zero());
 }
 
-// One lane's worth of the same.
-SPECDEC_INLINE float exp_one(float x) {
-  float out[16];
-  f_store(out, f_exp(f_set1(x)));
-  return out[0];
-}
-
 // out[k] = (x[k] * inv) * gain[k], inv = 1 / sqrt(sum / n + eps); lane j of the sum takes k = j mod
 // 16 in order, by fused multiply-adds. x, gain, out [n]; out may be x
 void rms_norm(const float* x, const float* gain, size_t n, float eps, float* out) {
@@ -54,6 +47,37 @@ void add(float* x, const float* y, size_t n) {
   for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
     f_store_n(x + i, f_add(f_load_n(x + i, count), f_load_n(y + i, count)), count);
   });
+}
+
+// x * (c, c) + swapped x * (-s, s): a product with -s is the negative of the one with s, so this
+// rounds like the formula.
+SPECDEC_INLINE void rotate_interleaved(float* head, const float* cos_sin, size_t pairs) {
+  for_each_16(2 * pairs, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
+    const F32x16 x = f_load_n(head + i, n), cs = f_load_n(cos_sin + i, n);
+    const F32x16 straight = f_mul(x, f_spread_even(cs));
+    const F32x16 crossed = f_mul(f_swap_pairs(x), f_negate_even(f_spread_odd(cs)));
+    f_store_n(head + i, f_add(straight, crossed), n);
+  });
+}
+
+SPECDEC_INLINE void rotate_halves(float* head, const float* cos_sin, size_t pairs) {
+  for_each_16(pairs, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
+    const size_t low = 2 * n < 16 ? 2 * n : 16, high = 2 * n - low;
+    const F32x16 a = f_load_n(cos_sin + 2 * i, low);
+    const F32x16 b = high > 0 ? f_load_n(cos_sin + 2 * i + 16, high) : f_zero();
+    const F32x16 cos = f_take_even(a, b), sin = f_take_odd(a, b);
+    const F32x16 x0 = f_load_n(head + i, n), x1 = f_load_n(head + pairs + i, n);
+    f_store_n(head + i, f_sub(f_mul(x0, cos), f_mul(x1, sin)), n);
+    f_store_n(head + pairs + i, f_add(f_mul(x0, sin), f_mul(x1, cos)), n);
+  });
+}
+
+void rotate(float* head, const float* cos_sin, size_t pairs, bool interleaved) {
+  if (interleaved) {
+    rotate_interleaved(head, cos_sin, pairs);
+  } else {
+    rotate_halves(head, cos_sin, pairs);
+  }
 }
 
 void store_f16(const float* x, size_t n, uint16_t* out) {
@@ -265,7 +289,10 @@ void attention_values(const float* weights, int queries, const float* values, co
 SoftmaxState attention_merge(SoftmaxState state, float* acc, SoftmaxState chunk,
                              const float* chunk_acc, size_t head_dim) {
   const float max = state.max > chunk.max ? state.max : chunk.max;
-  const float a = exp_one(state.max - max), b = exp_one(chunk.max - max);
+  float scales[16];
+  const F32x16 below = f_where_bits(1, f_set1(state.max - max), f_set1(chunk.max - max));
+  f_store(scales, f_exp(below));
+  const float a = scales[0], b = scales[1];
   for_each_16(head_dim, [&](size_t i, size_t n) SPECDEC_LAMBDA_INLINE {
     const F32x16 old = f_mul(f_load_n(acc + i, n), f_set1(a));
     f_store_n(acc + i, f_fma(f_load_n(chunk_acc + i, n), f_set1(b), old), n);

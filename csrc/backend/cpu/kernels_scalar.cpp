@@ -6,7 +6,7 @@
 namespace specdec {
 
 const KernelTable& kernels_scalar() {
-  static const KernelTable table = make_table("scalar");
+  static constexpr KernelTable table = make_table("scalar");
   return table;
 }
 

@@ -115,7 +115,7 @@ void CpuBackend::multiply_groups(const MatmulJob& job, std::size_t rows, std::si
 
 std::size_t CpuBackend::task_groups(std::size_t total_groups, std::size_t group_bytes) const {
   const std::size_t tasks = kTasksPerThread * static_cast<std::size_t>(pool_->threads());
-  const std::size_t even = (total_groups + tasks - 1) / tasks;
+  const std::size_t even = total_groups / tasks;
   const std::size_t fitting = std::max<std::size_t>(1, kTaskBytes / group_bytes);
   return std::max<std::size_t>(1, std::min(even, fitting));
 }

@@ -140,6 +140,31 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
           _mm256_blendv_ps(no.b, yes.b, _mm256_castsi256_ps(in_b))};
 }
 
+SPECDEC_INLINE F32x16 f_spread_even(F32x16 x) {
+  return {_mm256_moveldup_ps(x.a), _mm256_moveldup_ps(x.b)};
+}
+SPECDEC_INLINE F32x16 f_spread_odd(F32x16 x) {
+  return {_mm256_movehdup_ps(x.a), _mm256_movehdup_ps(x.b)};
+}
+SPECDEC_INLINE F32x16 f_swap_pairs(F32x16 x) {
+  return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)};
+}
+SPECDEC_INLINE F32x16 f_negate_even(F32x16 x) {
+  const __m256 sign = _mm256_castsi256_ps(_mm256_set1_epi64x(0x80000000ll));
+  return {_mm256_xor_ps(x.a, sign), _mm256_xor_ps(x.b, sign)};
+}
+template <int kPick>
+SPECDEC_INLINE __m256 take_8(__m256 x, __m256 y) {
+  const __m256d mixed = _mm256_castps_pd(_mm256_shuffle_ps(x, y, kPick));  // x0 y0 x1 y1 by 64 bits
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(mixed, 0xD8));
+}
+SPECDEC_INLINE F32x16 f_take_even(F32x16 x, F32x16 y) {
+  return {take_8<0x88>(x.a, x.b), take_8<0x88>(y.a, y.b)};
+}
+SPECDEC_INLINE F32x16 f_take_odd(F32x16 x, F32x16 y) {
+  return {take_8<0xDD>(x.a, x.b), take_8<0xDD>(y.a, y.b)};
+}
+
 SPECDEC_INLINE void transpose_8(const __m256 (&x)[8], __m256 (&out)[8]) {
   __m256 y[8];
 #pragma GCC unroll 2
@@ -272,7 +297,7 @@ SPECDEC_INLINE int32_t load_i32(const int8_t* p) {
 // -------------------------------------------------
 
 constexpr int kLanes = 8;
-constexpr int kVecs = 1;
+constexpr int kVecs = 2;
 constexpr int kTileCols = 4;
 using LaneF = __m256;
 using LaneI = __m256i;

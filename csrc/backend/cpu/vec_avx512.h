@@ -85,6 +85,21 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
   return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), no, yes);
 }
 
+SPECDEC_INLINE F32x16 f_spread_even(F32x16 x) { return _mm512_moveldup_ps(x); }
+SPECDEC_INLINE F32x16 f_spread_odd(F32x16 x) { return _mm512_movehdup_ps(x); }
+SPECDEC_INLINE F32x16 f_swap_pairs(F32x16 x) { return _mm512_permute_ps(x, 0xB1); }
+SPECDEC_INLINE F32x16 f_negate_even(F32x16 x) {
+  return _mm512_xor_ps(x, _mm512_castsi512_ps(_mm512_set1_epi64(0x80000000ll)));
+}
+SPECDEC_INLINE F32x16 f_take_even(F32x16 x, F32x16 y) {
+  const __m512i from = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return _mm512_permutex2var_ps(x, from, y);
+}
+SPECDEC_INLINE F32x16 f_take_odd(F32x16 x, F32x16 y) {
+  const __m512i from = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return _mm512_permutex2var_ps(x, from, y);
+}
+
 // The four 4 x 4 blocks of 128-bit lanes first, then the lanes themselves.
 SPECDEC_INLINE void f_transpose(F32x16 (&x)[16]) {
   __m512 y[16];

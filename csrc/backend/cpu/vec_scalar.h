@@ -163,6 +163,36 @@ SPECDEC_INLINE F32x16 f_where_bits(uint32_t bits, F32x16 yes, F32x16 no) {
   return no;
 }
 
+// Lane i: x[i & ~1], x[i | 1], x[i ^ 1]
+SPECDEC_INLINE F32x16 f_spread_even(F32x16 x) {
+  SPECDEC_EACH_LANE(i) x.v[i] = x.v[i & ~size_t{1}];
+  return x;
+}
+SPECDEC_INLINE F32x16 f_spread_odd(F32x16 x) {
+  for (size_t i = 0; i < 16; i += 2) x.v[i] = x.v[i + 1];
+  return x;
+}
+SPECDEC_INLINE F32x16 f_swap_pairs(F32x16 x) {
+  F32x16 out;
+  SPECDEC_EACH_LANE(i) out.v[i] = x.v[i ^ 1];
+  return out;
+}
+SPECDEC_INLINE F32x16 f_negate_even(F32x16 x) {
+  for (size_t i = 0; i < 16; i += 2) x.v[i] = bits_float(float_bits(x.v[i]) ^ 0x80000000u);
+  return x;
+}
+// The even (odd) elements of x, then of y.
+SPECDEC_INLINE F32x16 f_take_even(F32x16 x, F32x16 y) {
+  F32x16 out;
+  SPECDEC_EACH_LANE(i) out.v[i] = i < 8 ? x.v[2 * i] : y.v[2 * i - 16];
+  return out;
+}
+SPECDEC_INLINE F32x16 f_take_odd(F32x16 x, F32x16 y) {
+  F32x16 out;
+  SPECDEC_EACH_LANE(i) out.v[i] = i < 8 ? x.v[2 * i + 1] : y.v[2 * i - 15];
+  return out;
+}
+
 // Rows become columns.
 SPECDEC_INLINE void f_transpose(F32x16 (&x)[16]) {
   for (size_t i = 0; i < 16; ++i) {

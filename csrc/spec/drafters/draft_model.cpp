@@ -74,7 +74,8 @@ float* DraftModelDrafter::weight_row(std::int32_t i, std::int32_t vocab) {
 }
 
 // Draws the next token of the chain from the logits of the last pass. Under `coupled` with the
-// target's own noise, so that both often draw the same token; under `rejection` with noise of its own.
+// target's own noise, so that both often draw the same token; under `rejection` with noise of its
+// own.
 void DraftModelDrafter::draw_token(const DraftContext& context, Proposal& proposal) {
   const DrawParams& draw = context.draw;
   const std::int32_t index = proposal.size();
@@ -83,10 +84,10 @@ void DraftModelDrafter::draw_token(const DraftContext& context, Proposal& propos
       state_.workspace(), state_.logits(0), draw.vocab, draw.filter, nullptr, weights);
   const DistributionView dist{weights, total};
   const bool sampled = draw.rule == AcceptRule::kRejection && !draw.filter.greedy();
-  const TokenId token = state_.backend().draw(
-      state_.workspace(), dist, draw.vocab, draw.seed,
-      context.tokens.size() + static_cast<std::size_t>(index),
-      sampled ? RngPurpose::kDraftDraw : RngPurpose::kTargetDraw);
+  const TokenId token =
+      state_.backend().draw(state_.workspace(), dist, draw.vocab, draw.seed,
+                            context.tokens.size() + static_cast<std::size_t>(index),
+                            sampled ? RngPurpose::kDraftDraw : RngPurpose::kTargetDraw);
   if (sampled) proposal.dists.push_back(dist);
   proposal.push_chain(token, sampled ? index : -1);
 }

@@ -1,5 +1,5 @@
-// Drafting with a smaller model that has the target's vocabulary (arXiv 2211.17192): one token after the other,
-// with the request's temperature and filters.
+// Drafting with a smaller model that has the target's vocabulary (arXiv 2211.17192): one token
+// after the other, with the request's temperature and filters.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,10 @@ class DraftModelDrafter final : public Drafter {
   std::string name_ = "draft";
   ModelState state_;
   std::int32_t max_draft_;
-  std::vector<TokenId> cached_;  // the tokens of the cache rows; a prefix of the text between rounds
-  std::vector<std::unique_ptr<Buffer>> weights_;  // [max_draft][vocab]: what each token was drawn from
+  std::vector<TokenId>
+      cached_;  // the tokens of the cache rows; a prefix of the text between rounds
+  std::vector<std::unique_ptr<Buffer>>
+      weights_;  // [max_draft][vocab]: what each token was drawn from
 };
 
 }  // namespace specdec

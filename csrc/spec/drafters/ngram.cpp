@@ -47,14 +47,15 @@ void NgramDrafter::index_up_to(std::span<const TokenId> tokens) {
     indexed_.push_back(tokens[end - 1]);
     for (std::int32_t n = min_ngram_; n <= max_ngram_ && static_cast<std::size_t>(n) <= end; ++n) {
       const std::size_t length = static_cast<std::size_t>(n);
-      by_length_[static_cast<std::size_t>(n - min_ngram_)][hash_tokens(
-          tokens.subspan(end - length, length))] = static_cast<std::int32_t>(end);
+      by_length_[static_cast<std::size_t>(n - min_ngram_)]
+                [hash_tokens(tokens.subspan(end - length, length))] =
+                    static_cast<std::int32_t>(end);
     }
   }
 }
 
-// The index of the token that followed the latest earlier occurrence of the longest known suffix; -1
-// if there is none.
+// The index of the token that followed the latest earlier occurrence of the longest known suffix;
+// -1 if there is none.
 std::int32_t NgramDrafter::find_continuation(std::span<const TokenId> tokens) const {
   for (std::int32_t n = max_ngram_; n >= min_ngram_; --n) {
     const std::size_t length = static_cast<std::size_t>(n);

@@ -27,8 +27,10 @@ class NgramDrafter final : public Drafter {
 
   std::string name_ = "ngram";
   std::int32_t max_draft_, min_ngram_, max_ngram_;
-  std::vector<TokenId> indexed_;  // the tokens that the index covers, a prefix of the committed ones
-  // by_length_[n - min_ngram_]: hash of n tokens -> index of the token after their latest occurrence
+  std::vector<TokenId>
+      indexed_;  // the tokens that the index covers, a prefix of the committed ones
+  // by_length_[n - min_ngram_]: hash of n tokens -> index of the token after their latest
+  // occurrence
   std::vector<std::unordered_map<std::uint64_t, std::int32_t>> by_length_;
 };
 

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from specdec_native.downloads import PullError
+from specdec_native.errors import PullError
 from specdec_native.progress import Progress
 
 __all__ = [

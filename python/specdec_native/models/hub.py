@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from specdec_native.downloads import TIMEOUT_VARIABLE, PullError, answer_timeout, run_watched
+from specdec_native.errors import PullError
+from specdec_native.models.downloads import TIMEOUT_VARIABLE, answer_timeout, run_watched
 
 __all__ = ["HubFile", "HubSource", "fetch_hub_file", "find_hub_file", "parse_hub_name"]
 

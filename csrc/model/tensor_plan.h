@@ -1,0 +1,27 @@
+// Which tensors a model of a given configuration consists of, and whether a file holds exactly
+// these. Reads the directory only, so a file can be judged without loading it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "gguf/reader.h"
+#include "model/config.h"
+
+namespace specdec {
+
+struct ExpectedTensor {
+  std::string name;
+  std::vector<std::size_t> shape;  // outermost first
+  bool optional = false;
+};
+
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
+
+// Throws GgufError for a tensor that is missing, has another shape or a type this library cannot
+// read, and for one that the forward pass would ignore (a bias, an expert): its result would be
+// silently wrong.
+void check_tensors(const ModelConfig& config, const GgufFile& file);
+
+}  // namespace specdec
