@@ -145,6 +145,7 @@ void bind_testing(pybind11::module_& m) {
                             [](const testing::OpBackend& op) { return op.ops().threads(); });
   testing::bind_testing_ops(sub, cls);
   testing::bind_testing_sampling(sub, cls);
+  testing::bind_testing_engine(sub);
 }
 
 }  // namespace specdec

@@ -217,3 +217,25 @@ def test_seeds(target: _core.Model) -> None:
         tokens += mine.step().tokens
         other.step()
     assert tokens == first
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_holds_at_every_position(
+    target: _core.Model, draft: _core.Model, temperature: float, rule: str
+) -> None:
+    """The mask of a position is that of the prefix it really has, drafted tokens included."""
+    fields = {"temperature": temperature, "max_tokens": 60, "acceptance": rule}
+    masks = [_core.testing.StepMask(5) for _ in range(3)]
+    plain = run(target, PROMPT, mask=masks[0], **fields)
+    steps = np.diff([PROMPT[-1], *plain.tokens]) % 300
+    assert ((steps >= 1) & (steps <= 5)).all()
+    for mask, drafter in zip(
+        masks[1:],
+        (self_draft(target, 4), _core.DraftModelDrafter(draft, 512, "f16", 4)),
+        strict=True,
+    ):
+        result = run(target, PROMPT, [drafter], mask=mask, **fields)
+        assert ((np.diff([PROMPT[-1], *result.tokens]) % 300 - 1) <= 4).all()
+        if rule == "coupled" or temperature == 0.0:
+            assert result.tokens == plain.tokens
