@@ -12,8 +12,8 @@
 namespace specdec::testing {
 namespace {
 
-// A toy grammar: after a token t only t + 1 ... t + width (modulo the vocabulary) are allowed. What is
-// allowed at a position depends on the prefix that it really has.
+// A toy grammar: after a token t only t + 1 ... t + width (modulo the vocabulary) are allowed. What
+// is allowed at a position depends on the prefix that it really has.
 class StepMask final : public MaskSource {
  public:
   explicit StepMask(std::int32_t width) : width_(width) {}
@@ -44,8 +44,8 @@ class StepMask final : public MaskSource {
 }  // namespace
 
 void bind_testing_engine(py::module_& m) {
-  py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask").def(
-      py::init<std::int32_t>(), py::arg("width"));
+  py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask")
+      .def(py::init<std::int32_t>(), py::arg("width"));
 }
 
 }  // namespace specdec::testing

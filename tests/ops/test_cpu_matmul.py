@@ -24,7 +24,7 @@ def random_floats(*shape, seed=0):
 
 
 def error_bound(dtype: str, weight: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """What rounding activations to 8 bits per block of 32 can change, [M, N]; a little for floats."""
+    """What rounding activations to int8 in blocks of 32 can change, [M, N]; a little for floats."""
     magnitude = np.abs(weight.astype(np.float64))
     noise = np.abs(x.astype(np.float64)) @ magnitude.T * 1e-5 + 1e-30
     if dtype in FLOAT_DTYPES:
