@@ -18,8 +18,10 @@ BUILD = ROOT / "build" / "asan"
 TESTS = [
     "tests/unit/test_gguf_reader.py",
     "tests/unit/test_dequantize.py",
+    "tests/unit/test_thread_pool.py",
     "tests/ops",
     "tests/e2e/test_decode_loop.py",
+    "tests/e2e/test_exactness.py",
     "tests/e2e/test_compatibility.py",
     "tests/e2e/test_generator.py",
 ]
@@ -61,15 +63,17 @@ def main() -> int:
     """Builds, runs, and returns pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder))
-    runtime = subprocess.run(
-        [os.environ.get("CXX", "g++"), "-print-file-name=libasan.so"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    # libstdc++ as well: the sanitizer looks up __cxa_throw when it starts, before the module is there.
+    compiler = os.environ.get("CXX", "g++")
+    preloaded = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
     environment = {
         **os.environ,
-        "LD_PRELOAD": runtime,
+        "LD_PRELOAD": " ".join(preloaded),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",  # the interpreter itself leaks
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "PYTHONPATH": str(make_site()),
