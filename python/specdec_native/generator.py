@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from specdec_native import _core
 from specdec_native.chat import ChatTemplate, encode_chat
+from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafters import Drafter, NgramDraft, parse_draft
 from specdec_native.errors import BackendUnavailableError, BusyError
 from specdec_native.models import resolve_model
@@ -29,9 +31,7 @@ from specdec_native.text import Tokenizer, Vocabulary
 
 __all__ = ["Generator"]
 
-_MAX_DEFAULT_CONTEXT = 8192
 _LOGIT_ROWS = 64  # rows with logits per pass: bounds the scratch memory
-_PREFILL_CHUNK = 512
 
 Message = Mapping[str, Any]
 
@@ -161,8 +161,8 @@ class Generator:
         Raises:
             TemplateError: The model has no template, or the template refuses the messages.
         """
-        template = ChatTemplate.from_tokenizer(self.tokenizer)
-        return self.stream(encode_chat(self.tokenizer, template, messages), params, **sampling)
+        ids = encode_chat(self.tokenizer, self._template, messages)
+        return self.stream(ids, params, **sampling)
 
     def chat(
         self,
@@ -172,6 +172,10 @@ class Generator:
     ) -> Completion:
         """As `stream_chat`, whole."""
         return self.stream_chat(messages, params, **sampling).result()
+
+    @functools.cached_property
+    def _template(self) -> ChatTemplate:
+        return ChatTemplate.from_tokenizer(self.tokenizer)
 
     def cancel(self) -> None:
         """Ends the running request within one pass; callable from any thread."""
@@ -192,7 +196,7 @@ class Generator:
             acceptance=params.acceptance,
             max_tokens=-1 if params.max_tokens is None else params.max_tokens,
             stop_tokens=sorted(self.tokenizer.eog_ids),
-            prefill_chunk=_PREFILL_CHUNK,
+            prefill_chunk=PREFILL_CHUNK,
         )
         self._acquire()
         try:
@@ -345,7 +349,7 @@ def _make_backend(device: str, threads: int | None) -> _core.Backend:
 
 def _context_length(n_ctx: int | None, trained: int) -> int:
     if n_ctx is None:
-        return min(trained, _MAX_DEFAULT_CONTEXT)
+        return min(trained, MAX_DEFAULT_CONTEXT)
     if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 2 <= n_ctx <= 2**24:
         raise ValueError(f"n_ctx is {n_ctx!r}; it must be a whole number from 2 to {2**24}")
     return n_ctx

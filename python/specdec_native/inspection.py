@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec_native import _core
+from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.errors import Error
 from specdec_native.models import resolve_model
@@ -16,8 +17,6 @@ from specdec_native.text import Tokenizer
 
 __all__ = ["estimate_memory", "inspect", "vocabularies_fit"]
 
-_MAX_DEFAULT_CONTEXT = 8192  # as Generator
-_PREFILL_ROWS = 512  # as Generator
 _VERIFY_ROWS = 9  # the pending token and the drafted ones
 _CACHE_BYTES = {"f32": 4, "f16": 2}  # per element
 
@@ -180,7 +179,7 @@ class _Facts:
             )
         return value
 
-    def context(self, n_ctx: int | None, limit: int = _MAX_DEFAULT_CONTEXT) -> int:
+    def context(self, n_ctx: int | None, limit: int = MAX_DEFAULT_CONTEXT) -> int:
         if n_ctx is not None and n_ctx < 2:
             raise ValueError(f"n_ctx is {n_ctx}; it must be at least 2")
         return n_ctx or min(self.needed("context_length"), limit)
@@ -197,7 +196,7 @@ class _Facts:
         width, ffn = self.needed("embedding_length"), self.needed("feed_forward_length")
         attention = self.needed("attention.head_count") * (self.head_dim or 0)
         row = 3 * width + 2 * attention + ffn + (self.head_dim or 0)
-        return 4 * (_PREFILL_ROWS * row + _VERIFY_ROWS * (self.vocab_size or 0))
+        return 4 * (PREFILL_CHUNK * row + _VERIFY_ROWS * (self.vocab_size or 0))
 
 
 def _elements(tensor: _core.GgufTensor) -> int:
