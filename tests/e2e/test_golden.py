@@ -15,6 +15,8 @@ import pytest
 
 import specdec_native as sd
 from make_tiny_model import cut_layers
+from specdec_native import _core
+from support.engine import load
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smollm2_135m_q4_1.json"
 CASES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["cases"]
@@ -55,6 +57,19 @@ def test_greedy_text_follows_the_reference_while_the_choice_is_clear(gen: sd.Gen
             if gap < 0.6:  # activations in 8 bits may decide a close call otherwise
                 break
             assert token == expected
+
+
+def test_logits_of_any_width_equal_serial_decoding_by_bytes(real_model: Path) -> None:
+    model = load(real_model)
+    tokens = CASES[5]["ids"][:48]
+    serial = _core.Generator(model, 64, "f16")
+    expected = [serial.logits(tokens[: i + 1], i) for i in range(len(tokens))]
+    for width in (2, 5, 8, 9, 16):
+        wide = _core.Generator(model, 64, "f16")
+        for first in range(0, len(tokens), width):
+            rows = wide.logits(tokens[: first + width], first)
+            for i, row in enumerate(rows):
+                assert row.tobytes() == expected[first + i].tobytes(), (width, first + i)
 
 
 def test_exactness_on_the_real_model(gen: sd.Generator, real_model: Path, tmp_path: Path) -> None:
