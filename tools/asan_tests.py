@@ -63,7 +63,7 @@ def main() -> int:
     """Builds, runs, and returns pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         build(Path(folder))
-    # libstdc++ as well: the sanitizer looks up __cxa_throw when it starts, before the module is there.
+    # libstdc++ too: the sanitizer looks up __cxa_throw at its start, before the module is there.
     compiler = os.environ.get("CXX", "g++")
     preloaded = [
         subprocess.run(
