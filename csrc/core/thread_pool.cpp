@@ -7,6 +7,9 @@
 
 #include "core/error.h"
 
+#if defined(__linux__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 
@@ -128,21 +131,40 @@ int physical_core_count() {
 
 #endif
 
-ThreadPool::ThreadPool(int threads) {
-  const int count = threads > 0 ? threads : physical_core_count();
-  workers_.reserve(static_cast<std::size_t>(count - 1));
-  for (int slot = 1; slot < count; ++slot) {
-    workers_.emplace_back([this, slot] { worker_main(slot); });
+#if defined(__linux__) || defined(__APPLE__)
+
+std::uint32_t fork_count() {
+  static std::atomic<std::uint32_t> forks{0};
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return forks.load(std::memory_order_relaxed);
+}
+
+#else
+
+std::uint32_t fork_count() { return 0; }
+
+#endif
+
+ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : physical_core_count()) {
+  workers_->threads.reserve(static_cast<std::size_t>(threads_ - 1));
+  for (int slot = 1; slot < threads_; ++slot) {
+    workers_->threads.emplace_back([this, slot] { worker_main(slot); });
   }
 }
 
 ThreadPool::~ThreadPool() {
+  if (forked()) {
+    // Left alone on purpose: to join threads that this process does not have would never end.
+    static_cast<void>(workers_.release());
+    return;
+  }
   {
-    const std::lock_guard<std::mutex> lock(sleep_mutex_);
+    const std::lock_guard<std::mutex> lock(workers_->sleep_mutex);
     stop_.store(true);
   }
-  wake_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  workers_->wake.notify_all();
+  for (std::thread& worker : workers_->threads) worker.join();
 }
 
 void ThreadPool::run(std::size_t tasks, Call call, const void* fn) {
@@ -153,7 +175,7 @@ void ThreadPool::run(std::size_t tasks, Call call, const void* fn) {
     return;
   }
   const std::lock_guard<std::mutex> lock(run_mutex_);
-  if (workers_.empty() || tasks == 1) {
+  if (threads_ == 1 || tasks == 1 || forked()) {
     struct Reset {
       ~Reset() { current_slot = -1; }
     } reset;
@@ -175,9 +197,9 @@ void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
   ticket_.store(static_cast<std::uint64_t>(generation) << 32 | tasks);
   if (sleepers_.load() > 0) {
     {
-      const std::lock_guard<std::mutex> lock(sleep_mutex_);
+      const std::lock_guard<std::mutex> lock(workers_->sleep_mutex);
     }
-    wake_.notify_all();
+    workers_->wake.notify_all();
   }
   work_on(generation, 0);
   spin_until([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, false);
@@ -238,9 +260,9 @@ bool ThreadPool::wait_for_region(std::uint32_t seen) {
     return static_cast<std::uint32_t>(ticket_.load() >> 32) != seen || stop_.load();
   };
   if (!spin_until(ready, true)) {
-    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    std::unique_lock<std::mutex> lock(workers_->sleep_mutex);
     sleepers_.fetch_add(1);  // seq_cst: either we see the new ticket or the caller sees us
-    wake_.wait(lock, ready);
+    workers_->wake.wait(lock, ready);
     sleepers_.fetch_sub(1);
   }
   return !stop_.load();

@@ -10,11 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace specdec {
+
+// How many forks lie between this process and the one that first asked: it differs in a forked
+// child.
+std::uint32_t fork_count();
 
 // Physical cores that this process may run on (its affinity mask counts); at least 1.
 int physical_core_count();
@@ -28,7 +33,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
   // Calls fn(task, slot) for every task in [0, tasks), in any order, on any thread; returns when
   // all are done. slot in [0, threads()) is the thread's number: no two running tasks share one.
@@ -66,16 +71,25 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};
   std::atomic<bool> failed_{false};
 
+  // What idle workers wait on, and the workers. In a forked child they do not exist: nothing of
+  // this may be touched there, not even destroyed.
+  struct Workers {
+    std::mutex sleep_mutex;
+    std::condition_variable wake;
+    std::vector<std::thread> threads;
+  };
+
+  bool forked() const { return fork_count() != forks_at_start_; }
+
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
-  std::mutex sleep_mutex_;
-  std::condition_variable wake_;
+  std::unique_ptr<Workers> workers_ = std::make_unique<Workers>();
+  int threads_ = 1;
+  const std::uint32_t forks_at_start_ = fork_count();
 
-  bool crowded_ = false;  // more threads than cores: a spinning worker would only be in the way
   std::mutex run_mutex_;  // one region at a time
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::vector<std::thread> workers_;
 };
 
 }  // namespace specdec

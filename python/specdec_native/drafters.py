@@ -6,7 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specdec_native.models import KNOWN_MODELS
+
 __all__ = ["DraftModel", "Drafter", "NgramDraft"]
+
+_MAX_DRAFT = 64  # kMaxDraft in csrc/spec/drafter.h
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,16 @@ class NgramDraft:
     min_ngram: int = 2
     max_ngram: int = 4
 
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        _check_whole("max_ngram", self.max_ngram, 1, 64)
+        _check_whole("min_ngram", self.min_ngram, 1, self.max_ngram)
+
 
 @dataclass(frozen=True)
 class DraftModel:
@@ -40,6 +54,16 @@ class DraftModel:
     path: str | os.PathLike[str]
     max_draft: int = 4
     n_ctx: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        if self.n_ctx is not None:
+            _check_whole("n_ctx", self.n_ctx, 2, 2**24)
 
 
 Drafter = NgramDraft | DraftModel
@@ -65,10 +89,15 @@ def parse_draft(
     raise TypeError(f"draft is {draft!r}; give None, a name, a path, a drafter or a list of these")
 
 
+def _check_whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
 def _parse_name(name: str) -> Drafter:
     if name in ("auto", "ngram"):
         return NgramDraft()
-    if name.endswith(".gguf") or os.sep in name or "/" in name:
+    if name.endswith(".gguf") or os.sep in name or "/" in name or name in KNOWN_MODELS:
         return DraftModel(name)
     raise ValueError(
         f"draft is {name!r}; known are 'auto', 'ngram', and a path to a GGUF file (with a "

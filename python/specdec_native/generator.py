@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import threading
+import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from specdec_native import _core
 from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafters import Drafter, NgramDraft, parse_draft
-from specdec_native.errors import BackendUnavailableError, BusyError
+from specdec_native.errors import BackendUnavailableError, BusyError, ContextFullError
 from specdec_native.models import resolve_model
 from specdec_native.progress import Progress, ProgressOption, open_progress
 from specdec_native.sampling import (
@@ -132,7 +134,7 @@ class Generator:
             BusyError: At the first chunk, if another request is running.
         """
         merged = merge_params(params, sampling).resolved(self._recommended)
-        ids = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        ids = self._ids(prompt)
         return Stream(self, ids, merged, self.tokenizer.eog_ids)
 
     def generate(
@@ -244,7 +246,7 @@ class Generator:
         Returns:
             float32 ``[len(tokens), vocab]``; row i scores the token after position i.
         """
-        rows = [block for _, block in self._logit_blocks(list(tokens))]
+        rows = [block for _, block in self._logit_blocks(self._ids(tokens))]
         return np.concatenate(rows)
 
     def score(self, text: str | Sequence[int]) -> float:
@@ -256,7 +258,7 @@ class Generator:
         Returns:
             Nats per token, over all tokens but the first.
         """
-        tokens = self.tokenize(text) if isinstance(text, str) else [int(t) for t in text]
+        tokens = self._ids(text)
         if len(tokens) < 2:
             raise ValueError(f"a score needs at least two tokens; the text has {len(tokens)}")
         total = 0.0
@@ -268,10 +270,31 @@ class Generator:
             total += float((log_total - wide[np.arange(len(block)), following]).sum())
         return total / (len(tokens) - 1)
 
+    def _ids(self, prompt: str | Iterable[int]) -> list[int]:
+        """Token ids of a text, or the given ones, checked."""
+        if isinstance(prompt, str):
+            return self.tokenize(prompt)
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError("a prompt is text or token ids, not bytes; decode it first")
+        ids = [operator.index(token) for token in prompt]
+        vocab = self._target().vocab
+        for position, token in enumerate(ids):
+            if not 0 <= token < vocab:
+                raise ValueError(
+                    f"token id {token} at index {position} is outside the vocabulary of {vocab} "
+                    "tokens"
+                )
+        return ids
+
     def _logit_blocks(self, tokens: list[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """(index of the first row, logits [rows, vocab]), block by block."""
         if not tokens:
             raise ValueError("no tokens were given; give at least one")
+        if len(tokens) > self._n_ctx:
+            raise ContextFullError(
+                f"the text has {len(tokens)} tokens, but the context holds {self._n_ctx}; shorten "
+                "it or raise n_ctx"
+            )
         core = self._engine()
         vocab = self._target().vocab
         self._acquire()
@@ -319,6 +342,10 @@ class Generator:
         self._model = None
         self._drafters = []
 
+    def __reduce__(self) -> NoReturn:
+        """Refuses: weights and caches are no data to copy."""
+        raise TypeError("a Generator cannot be copied or pickled; make a new one")
+
     def __enter__(self) -> Generator:
         """Returns itself."""
         return self
@@ -334,13 +361,13 @@ class Generator:
 
 
 def _make_backend(device: str, threads: int | None) -> _core.Backend:
-    if threads is not None and not 1 <= threads <= 1024:
-        raise ValueError(f"threads is {threads}; it must be from 1 to 1024, or None")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
+        raise ValueError(f"threads is {threads!r}; it must be a whole number from 1 to 1024")
     if device in ("auto", "cpu"):
         return _core.make_backend("cpu", threads or 0)
     if device == "ref":
         return _core.make_backend("ref", 1)
-    if device == "cuda" or device.startswith("cuda:"):
+    if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
         raise BackendUnavailableError(
             f"device {device!r} is not to be had: this build has no CUDA backend; use device='cpu'"
         )
@@ -350,6 +377,12 @@ def _make_backend(device: str, threads: int | None) -> _core.Backend:
 def _context_length(n_ctx: int | None, trained: int) -> int:
     if n_ctx is None:
         return min(trained, MAX_DEFAULT_CONTEXT)
-    if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 2 <= n_ctx <= 2**24:
+    if type(n_ctx) is not int or not 2 <= n_ctx <= 2**24:
         raise ValueError(f"n_ctx is {n_ctx!r}; it must be a whole number from 2 to {2**24}")
+    if n_ctx > trained:
+        warnings.warn(
+            f"n_ctx is {n_ctx}, but the model was trained for {trained} positions; text beyond "
+            "these will be poor",
+            stacklevel=3,
+        )
     return n_ctx

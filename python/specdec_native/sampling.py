@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,6 +13,7 @@ __all__ = ["Acceptance", "SamplingParams"]
 
 Acceptance = Literal["coupled", "rejection"]
 
+_MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
 
 # general.sampling.* keys of a GGUF file -> our names.
@@ -64,21 +66,15 @@ class SamplingParams:
             ValueError: A value is out of range; the message names it.
             TypeError: A value has the wrong type.
         """
-        _check_number("temperature", self.temperature, 0.0, math.inf)
-        _check_number("top_p", self.top_p, 0.0, 1.0)
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_integer("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        _check_integer("top_k", self.top_k, 0, 2**31 - 1)
-        _check_integer("seed", self.seed, 0, _MAX_SEED)
+        for name, high in (("temperature", math.inf), ("top_p", 1.0), ("min_p", 1.0)):
+            object.__setattr__(self, name, _number(name, getattr(self, name), high))
+        for name, most in (("max_tokens", _MAX_INT), ("top_k", _MAX_INT), ("seed", _MAX_SEED)):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), most))
         if self.acceptance not in ("coupled", "rejection"):
             raise ValueError(
                 f"acceptance is {self.acceptance!r}; it must be 'coupled' or 'rejection'"
             )
-        stops = [self.stop] if isinstance(self.stop, str) and self.stop else self.stop
-        for stop in stops:
-            if not isinstance(stop, str) or not stop:
-                raise ValueError(f"stop holds {stop!r}; each stop must be a text that is not empty")
-        object.__setattr__(self, "stop", tuple(stops))
+        object.__setattr__(self, "stop", _stops(self.stop))
 
     def resolved(self, recommended: Mapping[str, Any]) -> ResolvedParams:
         """Fills in what was left open.
@@ -135,20 +131,40 @@ def merge_params(params: SamplingParams | None, keywords: Mapping[str, Any]) -> 
     return replace(params or SamplingParams(), **keywords)
 
 
-def _check_number(name: str, value: object, low: float, high: float) -> None:
+def _number(name: str, value: object, high: float) -> float | None:
+    """A float from 0 to `high`, or None."""
     if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is {value!r}; it must be a number")
-    if not math.isfinite(value) or not low <= value <= high:
-        bound = f"from {low:g} to {high:g}" if math.isfinite(high) else f"finite and >= {low:g}"
-        raise ValueError(f"{name} is {value!r}; it must be {bound}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not 0.0 <= number <= high:
+        bound = f"from 0 to {high:g}" if math.isfinite(high) else "finite and >= 0"
+        raise ValueError(f"{name} is {number!r}; it must be {bound}")
+    return number
 
 
-def _check_integer(name: str, value: object, low: int, high: int) -> None:
+def _whole(name: str, value: object, high: int) -> int | None:
+    """An int from 0 to `high`, or None."""
     if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} is {value!r}; it must be a whole number")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; it must be from {low} to {high}")
+    number = int(value)
+    if not 0 <= number <= high:
+        raise ValueError(f"{name} is {number}; it must be from 0 to {high}")
+    return number
+
+
+def _stops(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stop strings, each a text that is not empty."""
+    if value is None:
+        return ()
+    stops = (value,) if isinstance(value, str) else tuple(value)
+    for stop in stops:
+        if not isinstance(stop, str) or not stop:
+            raise ValueError(f"stop holds {stop!r}; each stop must be a text that is not empty")
+    return stops

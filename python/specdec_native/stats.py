@@ -35,7 +35,8 @@ class Stats:
         tokens_per_second: Tokens after the first round by the time after it; None for one round.
         plain_tokens_per_second: Estimate of plain decoding, from the median of this request's own
             one-token passes; None where it made none.
-        speedup: ``tokens_per_second / plain_tokens_per_second``, or None.
+        speedup: ``tokens_per_second / plain_tokens_per_second``, or None; 1 where nothing was
+            drafted.
     """
 
     seed: int
@@ -66,6 +67,8 @@ def stats_from(raw: Mapping[str, Any], seed: int) -> Stats:
     speed = 1000.0 * later_tokens / later_ms if later_tokens > 0 and later_ms > 0 else None
     plain_rounds = raw["plain_round_ms"]
     plain = 1000.0 / statistics.median(plain_rounds) if plain_rounds else None
+    if not raw["drafted"]:
+        plain = speed  # that was plain decoding
     shares = [
         accepted / drafted
         for accepted, drafted in zip(raw["accepted_at"], raw["drafted_at"], strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -60,7 +61,9 @@ class Stream(Iterator[Chunk]):
     """An iterator of `Chunk`; starts working at the first `next`.
 
     Leaving it early is fine: closing it (or dropping the last reference) ends the request, and the
-    generator is free again. After the last chunk `finish_reason` and `stats` are set.
+    generator is free again; from another thread, too, which waits for one layer of the running pass
+    at most. After the last chunk `finish_reason` and `stats` are set; ``"cancelled"`` if it was
+    closed before its end. Several threads may take chunks from one stream: they take turns.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Stream(Iterator[Chunk]):
             generator.tokenizer, previous_token=self._prompt[-1] if self._prompt else None
         )
         self._stops = StopMatcher(params.stop)
+        self._lock = threading.Lock()  # held while a chunk is being made, or the end
         self._core: _core.Generator | None = None  # while the request runs
         self._generated = 0
         self._closed = False
@@ -96,18 +100,23 @@ class Stream(Iterator[Chunk]):
             BusyError: Another stream of this generator is not finished.
             ContextFullError: The prompt does not fit.
         """
-        if self._closed:
-            raise StopIteration
-        try:
-            if self._core is None:
-                self._core = self._generator._start(self, self._prompt, self._params)
-            while True:
-                result = self._core.step()
-                if result.tokens or result.finish_reason is not None:
-                    return self._chunk(self._core, result)
-        except BaseException:  # KeyboardInterrupt too: the generator stays usable
-            self.close()
-            raise
+        with self._lock:
+            if self._closed:
+                raise StopIteration
+            try:
+                if self._core is None:
+                    self._core = self._generator._start(self, self._prompt, self._params)
+                return self._next_chunk(self._core)
+            except BaseException:  # KeyboardInterrupt too: the generator stays usable
+                self._end("cancelled")
+                raise
+
+    def _next_chunk(self, core: _core.Generator) -> Chunk:
+        """Steps until a round brings tokens or the end."""
+        while True:
+            result = core.step()
+            if result.tokens or result.finish_reason is not None:
+                return self._chunk(core, result)
 
     def _chunk(self, core: _core.Generator, result: _core.StepResult) -> Chunk:
         """The chunk of a step that brought tokens or the end."""
@@ -127,28 +136,34 @@ class Stream(Iterator[Chunk]):
         self._generated += len(tokens)
         if reason is not None:
             text += self._finish(reason)
-        elif not tokens:
-            raise StopIteration
         sources = [result.source if i < result.drafted else _TARGET for i in range(len(tokens))]
         return Chunk(text, tokens, sources)
 
     def _finish(self, reason: str) -> str:
         """Ends the request; returns the text still held back."""
         released, matched = self._stops.push(self._detokenizer.flush())
-        self.finish_reason = "stop" if matched else reason
         rest = released + self._stops.flush()
-        self.close()
+        self._end("stop" if matched else reason)
         return rest
 
-    def close(self) -> None:
-        """Ends the request if it still runs, and frees the generator."""
+    def _end(self, reason: str) -> None:
+        """Gives the engine back; the caller holds the lock."""
         if self._closed:
             return
         self._closed = True
+        self.finish_reason = reason
         if self._core is not None:
             self.stats = stats_from(self._core.stats(), self._params.seed)
             self._core = None
             self._generator._finish()
+
+    def close(self) -> None:
+        """Ends the request if it still runs, and frees the generator."""
+        core = self._core
+        if core is not None and not self._closed:
+            core.cancel()  # a pass that another thread is in ends at its next layer
+        with self._lock:
+            self._end("cancelled")
 
     def __enter__(self) -> Stream:
         """Returns itself."""
@@ -178,5 +193,5 @@ class Stream(Iterator[Chunk]):
             tokens += chunk.tokens
             sources += chunk.sources
         if self.stats is None or self.finish_reason is None:
-            raise ValueError("the stream was closed before its end; there is no whole result")
+            raise ValueError("the stream was closed before it began; there is no result")
         return Completion("".join(text), tokens, self.finish_reason, sources, self.stats)

@@ -58,6 +58,14 @@ def test_a_differing_special_token_is_refused(tiny_model: Path, tmp_path: Path) 
         sd.Generator(tiny_model, draft=draft, progress=False)
 
 
+@pytest.mark.parametrize("index", [0, 150, 299])
+def test_any_differing_token_is_refused(tiny_model: Path, tmp_path: Path, index: int) -> None:
+    """R14: the first and the last id count as well."""
+    draft = with_tokens(tiny_model, tmp_path / "one.gguf", rename(index, "<|other|>"))
+    with pytest.raises(sd.IncompatibleModelsError, match=rf"token id {index} .*<\|other\|>"):
+        _core.check_same_vocabulary(_core.GgufFile(str(tiny_model)), _core.GgufFile(str(draft)))
+
+
 def test_a_shorter_vocabulary_is_refused(make_model: Callable[..., Path]) -> None:
     with pytest.raises(sd.IncompatibleModelsError, match=r"token id 29\d .*no such token"):
         sd.Generator(make_model(), draft=make_model(vocab=290), progress=False)

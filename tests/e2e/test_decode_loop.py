@@ -12,6 +12,7 @@ import pytest
 import specdec_native as sd
 from make_tiny_model import cut_layers
 from specdec_native import _core
+from support.chi_square import fit_p_value
 from support.engine import GREEDY, finish, load, request, run
 
 PROMPT = [40, 41, 42, 43, 44, 45]
@@ -46,6 +47,46 @@ def test_a_model_drafting_for_itself_is_accepted_when_sampling(
 ) -> None:
     result = run(target, PROMPT, [self_draft(target, 4)], temperature=0.9, acceptance=rule)
     assert result.stats["accepted"] == result.stats["drafted"] > 0
+
+
+def test_rejection_drafts_with_noise_of_its_own(target: _core.Model) -> None:
+    """Drawn with the target's noise, drafts would not be independent of the recovered token."""
+    fields = {"temperature": 2.0, "max_tokens": 40, "seed": 5}
+    coupled = run(target, PROMPT, [self_draft(target, 4)], acceptance="coupled", **fields)
+    rejection = run(target, PROMPT, [self_draft(target, 4)], acceptance="rejection", **fields)
+    assert coupled.sources == rejection.sources
+    assert sum(a == b for a, b in zip(coupled.tokens, rejection.tokens, strict=True)) < 20
+
+
+def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _core.Model) -> None:
+    """The joint distribution of two consecutive tokens, over whole engine runs, is the target's."""
+    filters = {"temperature": 1.3, "top_k": 4}
+    prompt = [12, 200, 77]
+
+    def probabilities(tokens: list[int]) -> dict[int, float]:
+        logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
+        kept = np.argsort(-logits, kind="stable")[:4]
+        weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / 1.3)
+        return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+    first = probabilities(prompt)
+    exact = {
+        (a, b): p * q for a, p in first.items() for b, q in probabilities([*prompt, a]).items()
+    }
+    assert min(exact.values()) > 1e-3
+    generator = _core.Generator(target, 64, "f16")
+    drafter = _core.DraftModelDrafter(draft, 64, "f16", 2)
+    runs, counts, outcomes = 6000, dict.fromkeys(exact, 0), set()
+    for seed in range(runs):
+        fields = {"seed": seed, "max_tokens": 2, "acceptance": "rejection", **filters}
+        generator.begin([drafter], prompt, request(**fields))
+        result = finish(generator)
+        counts[(result.tokens[0], result.tokens[1])] += 1
+        outcomes.add(tuple(result.sources))
+    assert len(outcomes) >= 3  # accepted, rejected at once, rejected later
+    observed = np.array([counts[pair] for pair in exact])
+    expected = np.array([exact[pair] for pair in exact])
+    assert fit_p_value(observed, expected) > 1e-3
 
 
 @pytest.mark.parametrize("length", [1, 5, 64])
@@ -166,6 +207,20 @@ def test_cancel_ends_the_request_and_nothing_else(target: _core.Model) -> None:
     result = finish(generator)
     assert result.tokens == run(target, PROMPT, max_tokens=20, **GREEDY).tokens
     assert result.tokens[: len(seen)] == seen
+
+
+def test_cancel_ends_a_pass_between_two_layers(make_model: Callable[..., Path]) -> None:
+    """The pass that is running does not go on to its end: its rows are not in the cache."""
+    model = load(make_model(width=256, heads=8, ffn=1024, layers=8, context=8192))
+    prompt = [int(t) for t in np.random.default_rng(1).integers(3, 300, size=4000)]
+    generator = _core.Generator(model, 4096, "f16")
+    generator.begin([], prompt, request(prefill_chunk=4096, **GREEDY))
+    timer = threading.Timer(0.02, generator.cancel)
+    timer.start()
+    assert generator.step().finish_reason == "cancelled"
+    timer.join()
+    generator.begin([], prompt, request(max_tokens=0, **GREEDY))
+    assert generator.stats()["reused_tokens"] == 0
 
 
 def test_two_threads_on_one_engine_get_busy(target: _core.Model) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import os
 import signal
@@ -45,6 +47,13 @@ def test_chunks_join_to_the_completion(gen: sd.Generator, plain: sd.Generator) -
         assert stream.finish_reason == whole.finish_reason
         assert stream.stats is not None
         assert stream.stats.generated_tokens == len(whole.tokens)
+
+
+def test_numpy_numbers_are_numbers(gen: sd.Generator) -> None:
+    result = gen.generate(
+        PROMPT, max_tokens=np.int64(5), temperature=np.float32(0), seed=np.uint64(3), stop=None
+    )
+    assert len(result.tokens) == 5
 
 
 def test_prompt_as_token_ids(gen: sd.Generator) -> None:
@@ -131,9 +140,11 @@ def test_threads_get_serial_results_or_busy(gen: sd.Generator) -> None:
     assert all(tokens == expected for tokens in results)
 
 
-def test_the_gil_is_released(make_model: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("call", ["logits", "step"])
+def test_the_gil_is_released(make_model: Callable[..., Path], call: str) -> None:
     """R39: another thread runs on while a pass is being computed."""
-    model = make_model(width=256, heads=8, ffn=1024, layers=6, context=4096)
+    model = make_model(width=256, heads=8, ffn=1024, layers=8, context=4096)
+    rng = np.random.default_rng(0)
     with sd.Generator(model, draft=None, progress=False, threads=1) as generator:
         ticks = 0
         done = threading.Event()
@@ -146,15 +157,20 @@ def test_the_gil_is_released(make_model: Callable[..., Path]) -> None:
 
         counter = threading.Thread(target=count)
         counter.start()
-        rng = np.random.default_rng(0)
-        generator.logits([int(t) for t in rng.integers(3, 300, size=64)])  # one native call
-        before, start = ticks, time.perf_counter()
-        generator.logits([int(t) for t in rng.integers(3, 300, size=64)])
-        took, during = time.perf_counter() - start, ticks - before
+        during, took = 0, 0.0
+        while took < 0.1:  # several native calls, together long enough to tell
+            before, start = ticks, time.perf_counter()
+            if call == "logits":
+                generator.logits([int(t) for t in rng.integers(3, 300, size=64)])
+            else:
+                prompt = [int(t) for t in rng.integers(3, 300, size=500)]
+                generator.generate(prompt, max_tokens=1)
+            took += time.perf_counter() - start
+            during += ticks - before
         done.set()
         counter.join()
-    # A held GIL gives one or two ticks in all, however long the call took.
-    assert during > 2 or took < 0.01
+    # A held GIL gives the counter a turn between two calls at most.
+    assert during > 10
 
 
 def exhaust(stream: sd.Stream, generator: sd.Generator) -> None:
@@ -205,15 +221,75 @@ def test_end_of_generation_tokens_stop(make_model: Callable[..., Path]) -> None:
     """R18: every end token of the file, not only eos; its text is not part of the output."""
     model = make_model(metadata={"tokenizer.ggml.eot_token_id": 65}, seed=9)
     with sd.Generator(model, draft="ngram", progress=False) as generator:
-        assert {generator.tokenizer.vocabulary.eos_id, 65} <= generator.tokenizer.eog_ids
-        for seed in range(40):
-            result = generator.generate(PROMPT, temperature=2.0, seed=seed, max_tokens=300)
+        eog = generator.tokenizer.eog_ids
+        assert {generator.tokenizer.vocabulary.eos_id, 65} <= eog
+        ended: set[int] = set()
+        for seed in range(400):
+            result = generator.generate(PROMPT, temperature=3.0, seed=seed, max_tokens=300)
+            assert not set(result.tokens[:-1]) & eog
             if result.finish_reason == "stop":
-                assert result.tokens[-1] in generator.tokenizer.eog_ids
-                assert not set(result.tokens[:-1]) & generator.tokenizer.eog_ids
+                ended.add(result.tokens[-1])
                 assert result.text == generator.detokenize(result.tokens[:-1])
+            if ended == eog:
                 return
-    pytest.fail("no request reached an end token")
+    pytest.fail(f"only {ended} of {set(eog)} ended a text")
+
+
+def test_threads_may_share_a_stream(gen: sd.Generator) -> None:
+    """R38: they take turns, and the generator is free afterwards."""
+    expected = gen.generate(PROMPT, max_tokens=30, temperature=0).tokens
+    for _ in range(20):
+        stream = gen.stream(PROMPT, max_tokens=30, temperature=0)
+        found: list[list[sd.Chunk]] = []
+        take = functools.partial(lambda s, out: out.append(list(s)), stream, found)
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(t for chunks in found for c in chunks for t in c.tokens) == sorted(expected)
+        assert stream.finish_reason == "length"
+    assert gen.generate(PROMPT, max_tokens=30, temperature=0).tokens == expected
+
+
+def test_closing_from_another_thread_ends_the_pass(make_model: Callable[..., Path]) -> None:
+    """R38: neither side sees anything but the end, and the generator is free at once."""
+    model = make_model(width=128, heads=4, ffn=512, layers=4, context=4096)
+    with sd.Generator(model, draft="ngram", progress=False) as generator:
+        prompt = [int(t) for t in np.random.default_rng(0).integers(3, 300, size=3500)]
+        for delay in (0.0, 0.001, 0.05):
+            stream = generator.stream(prompt, temperature=2.0)
+            ended: list[int] = []
+            worker = threading.Thread(target=lambda s=stream, e=ended: e.append(len(list(s))))
+            worker.start()
+            time.sleep(delay)
+            stream.close()
+            assert generator.generate(PROMPT, max_tokens=3, temperature=0).tokens
+            worker.join()
+            assert ended
+            assert stream.finish_reason == "cancelled"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_can_generate_and_end(tiny_model: Path) -> None:
+    with sd.Generator(tiny_model, threads=2, progress=False) as generator:
+        expected = generator.generate(PROMPT, max_tokens=5, temperature=0).tokens
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                same = generator.generate(PROMPT, max_tokens=5, temperature=0).tokens == expected
+                generator.close()
+                del generator
+                code = 0 if same else 2
+            finally:
+                os._exit(code)
+        deadline = time.monotonic() + 60
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            assert time.monotonic() < deadline, "the child hangs"
+            time.sleep(0.01)
+        assert ended[1] == 0
 
 
 def test_logits_and_score_agree_with_the_reference(tiny_model: Path) -> None:
@@ -231,6 +307,11 @@ def test_logits_and_score_agree_with_the_reference(tiny_model: Path) -> None:
         assert math.isfinite(generator.score(PROMPT))
         with pytest.raises(ValueError, match="two tokens"):
             generator.score([5])
+        for bad in (-1, 300, 2**40):
+            with pytest.raises(ValueError, match=f"token id {bad} at index 1"):
+                generator.score([1, bad])
+        with pytest.raises(sd.ContextFullError):
+            generator.logits([5] * 2000)
 
 
 def test_memory_and_close(tiny_model: Path) -> None:
@@ -260,7 +341,7 @@ def test_draft_argument(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="known are"):
         sd.Generator(tiny_model, draft="medusa", progress=False)
     with pytest.raises(ValueError, match="max_draft is 65"):
-        sd.Generator(tiny_model, draft=sd.NgramDraft(max_draft=65), progress=False)
+        sd.NgramDraft(max_draft=65)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +349,7 @@ def test_draft_argument(tiny_model: Path, tmp_path: Path) -> None:
     [
         ({"temperature": -1}, "temperature"),
         ({"temperature": math.nan}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
         ({"min_p": -0.1}, "min_p"),
         ({"top_k": -1}, "top_k"),
@@ -291,6 +373,16 @@ def test_unknown_parameters_and_devices_are_named(gen: sd.Generator, tiny_model:
         sd.Generator(tiny_model, device="cuda", progress=False)
     with pytest.raises(ValueError, match="known are"):
         sd.Generator(tiny_model, device="tpu", progress=False)
+    for bad in ([1.5, 2.5], ["1"], b"abc"):
+        with pytest.raises(TypeError):
+            gen.stream(bad)  # type: ignore[arg-type]
+    for threads in (1.5, True, 0, 5000):
+        with pytest.raises(ValueError, match="threads"):
+            sd.Generator(tiny_model, threads=threads, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="copied"):
+        copy.copy(gen)
+    with pytest.raises(ValueError, match="min_ngram"):
+        sd.NgramDraft(min_ngram=5, max_ngram=2)
     with pytest.raises(ValueError, match="kv_type"):
         sd.Generator(tiny_model, kv_type="q3", progress=False)
     with pytest.raises(FileNotFoundError, match=r"missing\.gguf"):

@@ -89,3 +89,23 @@ def test_exactness_on_the_real_model(gen: sd.Generator, real_model: Path, tmp_pa
                     result = speculative.generate(text, max_tokens=64, **fields)
                     assert result.tokens == tokens
                     assert result.stats.drafted > 0
+
+
+EDIT = """Rewrite the following text exactly, but replace the name "Alice" with "Maria":
+
+Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing
+to do. Once or twice she had peeped into the book her sister was reading, but it had no pictures or
+conversations in it, and where is the use of a book, thought Alice, without pictures?"""
+
+
+def test_the_main_job_saves_passes_on_a_text_editing_prompt(
+    gen: sd.Generator, real_model: Path
+) -> None:
+    """Lookup drafting: the same text in far fewer passes (the time is the benchmark's affair)."""
+    messages = [{"role": "user", "content": EDIT}]
+    plain = gen.chat(messages, max_tokens=80, temperature=0)
+    with sd.Generator(real_model, draft="ngram", n_ctx=1024, progress=False) as speculative:
+        edited = speculative.chat(messages, max_tokens=80, temperature=0)
+    assert edited.tokens == plain.tokens
+    assert edited.stats.accepted > 20
+    assert edited.stats.rounds < 0.7 * plain.stats.rounds

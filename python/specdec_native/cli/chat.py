@@ -124,18 +124,30 @@ class _Conversation:
         """Answers line after line."""
         if self._interactive:
             note(_HELP, dim=True)
-        for line in self._lines():
-            command = line.strip()
-            if command == "/exit":
-                return
-            if command == "/reset":
-                self._messages = list(self._start)
-                note("forgotten", dim=True)
-            elif command == "/help":
-                note(_HELP, dim=True)
-            elif command:
-                self._messages.append({"role": "user", "content": line})
-                self._try_answer()
+        lines = self._lines()
+        while True:
+            try:
+                line = next(lines, None)
+                if line is None or not self._obey(line):
+                    return
+            except KeyboardInterrupt:  # came between two lines
+                if not self._interactive:
+                    raise
+
+    def _obey(self, line: str) -> bool:
+        """Carries out a command or answers a message; False to leave."""
+        command = line.strip()
+        if command == "/exit":
+            return False
+        if command == "/reset":
+            self._messages = list(self._start)
+            note("forgotten", dim=True)
+        elif command == "/help":
+            note(_HELP, dim=True)
+        elif command:
+            self._messages.append({"role": "user", "content": line})
+            self._try_answer()
+        return True
 
     def _try_answer(self) -> None:
         """An answer, or the reason why there is none; a user then may try another message."""
