@@ -17,6 +17,7 @@
 #include "core/math.h"
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "gguf/quantize/quantize_row.h"
 
 namespace specdec {
 namespace testing {
@@ -40,6 +41,20 @@ Array<float> dequantize(const std::string& dtype_name, const Array<std::uint8_t>
   }
   Array<float> out(static_cast<py::ssize_t>(n));
   dequantize_row(dtype, reinterpret_cast<const std::byte*>(raw.data()), out.mutable_data(), n);
+  return out;
+}
+
+Array<std::uint8_t> quantize(const std::string& dtype_name, const Array<float>& values) {
+  const DType dtype = parse_dtype(dtype_name);
+  const auto n = static_cast<std::size_t>(values.size());
+  if (n % dtype_info(dtype).block_size != 0) {
+    throw InvalidArgument(str(n, " values are not whole blocks of ", dtype_name));
+  }
+  Array<std::uint8_t> out(static_cast<py::ssize_t>(row_bytes(dtype, n)));
+  auto* dst = reinterpret_cast<std::byte*>(out.mutable_data());
+  const float* src = values.data();
+  const py::gil_scoped_release unlocked;
+  quantize_row(dtype, src, dst, n);
   return out;
 }
 
@@ -137,6 +152,7 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_rules(sub);
   testing::bind_pool(sub);
   sub.def("dequantize", testing::dequantize, py::arg("dtype"), py::arg("raw"), py::arg("n"));
+  sub.def("quantize", testing::quantize, py::arg("dtype"), py::arg("values"));
 
   py::class_<testing::OpBackend> cls(sub, "Backend");
   cls.def(py::init<const std::string&, std::int32_t>(), py::arg("name"), py::arg("threads") = 0);

@@ -1,0 +1,21 @@
+// One function per block type: whole rows, src [n] finite.
+#pragma once
+
+#include <cstddef>
+
+namespace specdec::quantize {
+
+void quantize_row_q4_0(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q4_1(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q5_0(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q5_1(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q8_0(const float* src, std::byte* dst, std::size_t n);
+
+void quantize_row_q2_k(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q4_k(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q5_k(const float* src, std::byte* dst, std::size_t n);
+
+void quantize_row_q3_k(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_q6_k(const float* src, std::byte* dst, std::size_t n);
+
+}  // namespace specdec::quantize

@@ -1,0 +1,173 @@
+// Least-squares searches shared by the quantisers. A block x [N] is to become step * q (symmetric)
+// or step * q - offset (affine) with q a small integer. For given q the best step is a formula; so
+// the searches try steps on a grid around "the largest value maps to the largest q", and judge each
+// by the squared error that remains after the best step for its q is taken.
+//
+// Sums run in four lanes in a fixed order: fast without any machine flag, and the same everywhere.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/half.h"
+#include "core/quant_blocks.h"
+
+namespace specdec::quantize {
+
+// Beyond what any block type can express: clamping here keeps all sums of squares finite.
+inline constexpr float kLargest = 1e9f;
+// Below half of the smallest step of any type: such a block is zero.
+inline constexpr float kSmallest = 1e-9f;
+
+inline constexpr std::size_t kLanes = 4;
+
+// Nearest integer, ties to even, for |v| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
+inline float nearest(float v) { return (v + 12582912.0f) - 12582912.0f; }
+
+inline float clamped(float v, float lo, float hi) {
+  const float low = v < lo ? lo : v;
+  return low > hi ? hi : low;
+}
+
+// The nearest finite half float.
+inline HalfBits finite_half(float v) { return float_to_half(clamped(v, -65504.0f, 65504.0f)); }
+
+inline float inverse_of(float step) { return step != 0.0f ? 1.0f / step : 0.0f; }
+
+inline float lane_sum(const float (&lanes)[kLanes]) {
+  return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
+// The q that are allowed.
+struct Range {
+  float lo, hi;
+};
+
+// Steps to try: the largest |x| maps to `bound` times a factor from `first` to `last`.
+struct Grid {
+  float first, last;
+  int count;
+  float at(int i) const {
+    return first + (last - first) * static_cast<float>(i) / static_cast<float>(count - 1);
+  }
+};
+
+struct Moments {
+  float xq = 0, qq = 0, q = 0;
+};
+
+// Sums over the block with q = nearest((x + offset) * inverse), clamped.
+template <std::size_t N>
+Moments moments(const float* x, float inverse, float offset, Range range) {
+  float xq[kLanes] = {}, qq[kLanes] = {}, sum[kLanes] = {};
+  for (std::size_t i = 0; i < N; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float v = x[i + l];
+      const float q = nearest(clamped((v + offset) * inverse, range.lo, range.hi));
+      xq[l] += v * q;
+      qq[l] += q * q;
+      sum[l] += q;
+    }
+  }
+  return {lane_sum(xq), lane_sum(qq), lane_sum(sum)};
+}
+
+// Squared error of x against step * q - offset with the nearest allowed q.
+template <std::size_t N>
+float squared_error(const float* x, float step, float offset, Range range) {
+  const float inverse = inverse_of(step);
+  float sum[kLanes] = {};
+  for (std::size_t i = 0; i < N; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float q = nearest(clamped((x[i + l] + offset) * inverse, range.lo, range.hi));
+      const float error = x[i + l] - (step * q - offset);
+      sum[l] += error * error;
+    }
+  }
+  return lane_sum(sum);
+}
+
+// q [N] as signed bytes.
+template <std::size_t N>
+void assign(const float* x, float step, float offset, Range range, std::int8_t* q) {
+  const float inverse = inverse_of(step);
+  for (std::size_t i = 0; i < N; ++i) {
+    q[i] = static_cast<std::int8_t>(
+        nearest(clamped((x[i] + offset) * inverse, range.lo, range.hi)));
+  }
+}
+
+// The value of the block that is largest in magnitude, with its sign.
+template <std::size_t N>
+float largest(const float* x) {
+  float top = 0;
+  for (std::size_t i = 0; i < N; ++i) {
+    if (std::fabs(x[i]) > std::fabs(top)) top = x[i];
+  }
+  return top;
+}
+
+// The step (of either sign) whose symmetric quantisation leaves the smallest error; 0 for a block of
+// zeros. Both ends of the range are tried as the place of the largest value.
+template <std::size_t N>
+float fit_step(const float* x, Range range, Grid grid) {
+  const float top = largest<N>(x);
+  if (std::fabs(top) < kSmallest) return 0;
+  float best = -1, step = top / range.lo;
+  const auto consider = [&](float inverse) {
+    const Moments m = moments<N>(x, inverse, 0, range);
+    if (m.qq > 0 && m.xq * m.xq > best * m.qq) {
+      best = m.xq * m.xq / m.qq;  // by how much the squared error is below that of all zeros
+      step = m.xq / m.qq;
+    }
+  };
+  for (const float bound : {range.lo, range.hi}) {
+    for (int i = 0; i < grid.count; ++i) consider(bound * grid.at(i) / top);
+  }
+  for (int i = 0; i < 2; ++i) consider(inverse_of(step));
+  return step;
+}
+
+struct Affine {
+  float step, offset;  // value = step * q - offset
+};
+
+// The affine quantisation with q in [0, levels] that leaves the smallest error. Grid: the fractions
+// of the range that are cut off below and above.
+template <std::size_t N>
+Affine fit_affine(const float* x, float levels, Grid cut) {
+  float mean = 0, low = x[0], high = x[0];
+  for (std::size_t i = 0; i < N; ++i) {
+    mean += x[i] / static_cast<float>(N);
+    low = std::min(low, x[i]);
+    high = std::max(high, x[i]);
+  }
+  if (high - low < kSmallest) return {0, -mean};
+  // Around the mean, the error explained by the best step and offset for given q is one product.
+  float centred[N];
+  for (std::size_t i = 0; i < N; ++i) centred[i] = x[i] - mean;
+  const float n = static_cast<float>(N), start = low - mean, width = high - low;
+  float best = -1;
+  Affine result = {width / levels, -low};
+  const auto consider = [&](float step, float offset) {
+    const Moments m = moments<N>(centred, inverse_of(step), offset, {0, levels});
+    const float spread = n * m.qq - m.q * m.q;
+    if (spread > 0 && n * m.xq * m.xq > best * spread) {
+      best = n * m.xq * m.xq / spread;
+      result.step = n * m.xq / spread;
+      result.offset = result.step * m.q / n - mean;
+    }
+  };
+  for (int a = 0; a < cut.count; ++a) {
+    for (int b = 0; b < cut.count; ++b) {
+      const float below = cut.at(a), above = cut.at(b);
+      consider(width * (1 - below - above) / levels, -(start + width * below));
+    }
+  }
+  for (int i = 0; i < 2; ++i) consider(result.step, result.offset + mean);
+  return result;
+}
+
+}  // namespace specdec::quantize

@@ -1,0 +1,102 @@
+// The types of 32 values per block: one scale, and for Q4_1 and Q5_1 one minimum.
+#include "core/quant_blocks.h"
+#include "gguf/quantize/block_row.h"
+#include "gguf/quantize/families.h"
+#include "gguf/quantize/search.h"
+
+namespace specdec::quantize {
+namespace {
+
+constexpr std::size_t kHalfBlock = kBlock / 2;
+
+// u [32] are the stored (unsigned) numbers.
+void pack_nibbles(const std::int8_t* u, std::uint8_t* qs) {
+  for (std::size_t i = 0; i < kHalfBlock; ++i) {
+    qs[i] = static_cast<std::uint8_t>((u[i] & 15) | ((u[i + kHalfBlock] & 15) << 4));
+  }
+}
+
+void pack_fifth_bits(const std::int8_t* u, std::uint8_t* qh) {
+  for (std::size_t i = 0; i < 4; ++i) qh[i] = 0;
+  for (std::size_t i = 0; i < kBlock; ++i) {
+    qh[i / 8] = static_cast<std::uint8_t>(qh[i / 8] | (((u[i] >> 4) & 1) << (i % 8)));
+  }
+}
+
+// Stored numbers u [32] = q + bias; returns the scale.
+HalfBits encode_symmetric(const float* x, Range range, Grid grid, int bias, std::int8_t* u) {
+  const HalfBits d = finite_half(fit_step<kBlock>(x, range, grid));
+  assign<kBlock>(x, half_to_float(d), 0, range, u);
+  for (std::size_t i = 0; i < kBlock; ++i) u[i] = static_cast<std::int8_t>(u[i] + bias);
+  return d;
+}
+
+struct ScaleAndMin {
+  HalfBits d, m;
+};
+
+ScaleAndMin encode_affine(const float* x, float levels, Grid cut, std::int8_t* u) {
+  const Affine fit = fit_affine<kBlock>(x, levels, cut);
+  const ScaleAndMin stored = {finite_half(fit.step), finite_half(-fit.offset)};
+  assign<kBlock>(x, half_to_float(stored.d), -half_to_float(stored.m), {0, levels}, u);
+  return stored;
+}
+
+}  // namespace
+
+void quantize_row_q4_0(const float* src, std::byte* dst, std::size_t n) {
+  encode_row<kBlock>(src, dst, n, [](const float* x) {
+    std::int8_t u[kBlock];
+    BlockQ4_0 block;
+    block.d = encode_symmetric(x, {-8, 7}, {0.65f, 1.15f, 21}, 8, u);
+    pack_nibbles(u, block.qs);
+    return block;
+  });
+}
+
+void quantize_row_q4_1(const float* src, std::byte* dst, std::size_t n) {
+  encode_row<kBlock>(src, dst, n, [](const float* x) {
+    std::int8_t u[kBlock];
+    BlockQ4_1 block;
+    const ScaleAndMin stored = encode_affine(x, 15, {-0.03f, 0.15f, 7}, u);
+    block.d = stored.d;
+    block.m = stored.m;
+    pack_nibbles(u, block.qs);
+    return block;
+  });
+}
+
+void quantize_row_q5_0(const float* src, std::byte* dst, std::size_t n) {
+  encode_row<kBlock>(src, dst, n, [](const float* x) {
+    std::int8_t u[kBlock];
+    BlockQ5_0 block;
+    block.d = encode_symmetric(x, {-16, 15}, {0.8f, 1.06f, 21}, 16, u);
+    pack_nibbles(u, block.qs);
+    pack_fifth_bits(u, block.qh);
+    return block;
+  });
+}
+
+void quantize_row_q5_1(const float* src, std::byte* dst, std::size_t n) {
+  encode_row<kBlock>(src, dst, n, [](const float* x) {
+    std::int8_t u[kBlock];
+    BlockQ5_1 block;
+    const ScaleAndMin stored = encode_affine(x, 31, {-0.015f, 0.06f, 7}, u);
+    block.d = stored.d;
+    block.m = stored.m;
+    pack_nibbles(u, block.qs);
+    pack_fifth_bits(u, block.qh);
+    return block;
+  });
+}
+
+// -128 is left out: kernels may negate a value.
+void quantize_row_q8_0(const float* src, std::byte* dst, std::size_t n) {
+  encode_row<kBlock>(src, dst, n, [](const float* x) {
+    BlockQ8_0 block;
+    block.d = encode_symmetric(x, {-127, 127}, {0.97f, 1.004f, 16}, 0, block.qs);
+    return block;
+  });
+}
+
+}  // namespace specdec::quantize
