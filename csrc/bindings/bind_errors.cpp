@@ -23,6 +23,8 @@ void translate(std::exception_ptr exception) {
     if (exception) std::rethrow_exception(exception);
   } catch (const GgufError& e) {
     raise("GgufError", e.what());
+  } catch (const OutputError& e) {
+    raise("OutputError", e.what());
   } catch (const IncompatibleModelsError& e) {
     raise("IncompatibleModelsError", e.what());
   } catch (const ContextFullError& e) {

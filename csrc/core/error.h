@@ -20,6 +20,12 @@ class GgufError : public Error {
   using Error::Error;
 };
 
+// A file could not be written: no space, no permission, no such folder.
+class OutputError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Two models that cannot be used together; names the first token that differs.
 class IncompatibleModelsError : public Error {
  public:

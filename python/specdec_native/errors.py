@@ -17,6 +17,7 @@ __all__ = [
     "IncompatibleModelsError",
     "InternalError",
     "OutOfMemoryError",
+    "OutputError",
     "PullError",
     "TemplateError",
     "TokenizerError",
@@ -65,6 +66,10 @@ class TokenizerError(Error, ValueError):
 
 class TemplateError(Error, ValueError):
     """A chat template is missing, wrong, refuses the messages, or exceeds its limits."""
+
+
+class OutputError(Error, OSError):
+    """A file could not be written: no space, no permission, no such folder."""
 
 
 class PullError(Error, OSError):

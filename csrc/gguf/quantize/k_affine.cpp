@@ -51,7 +51,8 @@ void choose_integers(const float* x, const Affine& wish, const AffineShape& shap
   super.error += best;
 }
 
-// The d and dmin that are best for the integers chosen, or the old ones where they are undetermined.
+// The d and dmin that are best for the integers chosen, or the old ones where they are
+// undetermined.
 template <std::size_t N>
 void refit_units(const float* x, const AffineShape& shape, AffineSuper<N>& super) {
   const float d = half_to_float(super.d), dmin = half_to_float(super.dmin);
@@ -126,7 +127,7 @@ void assign_super(const float* x, const AffineShape& shape, const AffineSuper<N>
 std::uint8_t byte(int value) { return static_cast<std::uint8_t>(value); }
 
 BlockQ2_K encode_q2_k(const float* x) {
-  const AffineShape shape = {3, 15, {-0.1f, 0.3f, 9}};
+  const AffineShape shape = {3, 15, {-0.1f, 0.3f, 6}};
   const AffineSuper<16> super = fit_super<16>(x, shape);
   std::int8_t q[kSuperBlock];
   assign_super(x, shape, super, q);

@@ -16,7 +16,7 @@ constexpr std::size_t kSub = 16;
 constexpr std::size_t kSubs = kSuperBlock / kSub;
 
 struct SymmetricShape {
-  Range range;               // of q
+  Range range;                // of q
   int scale_low, scale_high;  // |scale_low| > scale_high
   Grid grid;
 };
@@ -31,9 +31,9 @@ struct SymmetricSuper {
 void choose_integer(const float* x, float wish, const SymmetricShape& shape, SymmetricSuper& super,
                     std::size_t j) {
   const float d = half_to_float(super.d);
-  const int centre = static_cast<int>(
-      nearest(clamped(wish * inverse_of(d), static_cast<float>(shape.scale_low),
-                      static_cast<float>(shape.scale_high))));
+  const int centre =
+      static_cast<int>(nearest(clamped(wish * inverse_of(d), static_cast<float>(shape.scale_low),
+                                       static_cast<float>(shape.scale_high))));
   float best = std::numeric_limits<float>::max();
   for (int s = std::max(centre - 1, shape.scale_low); s <= std::min(centre + 1, shape.scale_high);
        ++s) {

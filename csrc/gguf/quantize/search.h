@@ -58,17 +58,25 @@ struct Moments {
   float xq = 0, qq = 0, q = 0;
 };
 
-// Sums over the block with q = nearest((x + offset) * inverse), clamped.
+// q [N] = nearest((x + offset) * inverse), clamped. A loop of its own, so that it is vectorised.
+template <std::size_t N>
+void round_block(const float* x, float inverse, float offset, Range range, float* q) {
+  for (std::size_t i = 0; i < N; ++i) {
+    q[i] = nearest(clamped((x[i] + offset) * inverse, range.lo, range.hi));
+  }
+}
+
+// Sums over the block with the q that belong to this step.
 template <std::size_t N>
 Moments moments(const float* x, float inverse, float offset, Range range) {
+  float q[N];
+  round_block<N>(x, inverse, offset, range, q);
   float xq[kLanes] = {}, qq[kLanes] = {}, sum[kLanes] = {};
   for (std::size_t i = 0; i < N; i += kLanes) {
     for (std::size_t l = 0; l < kLanes; ++l) {
-      const float v = x[i + l];
-      const float q = nearest(clamped((v + offset) * inverse, range.lo, range.hi));
-      xq[l] += v * q;
-      qq[l] += q * q;
-      sum[l] += q;
+      xq[l] += x[i + l] * q[i + l];
+      qq[l] += q[i + l] * q[i + l];
+      sum[l] += q[i + l];
     }
   }
   return {lane_sum(xq), lane_sum(qq), lane_sum(sum)};
@@ -77,12 +85,12 @@ Moments moments(const float* x, float inverse, float offset, Range range) {
 // Squared error of x against step * q - offset with the nearest allowed q.
 template <std::size_t N>
 float squared_error(const float* x, float step, float offset, Range range) {
-  const float inverse = inverse_of(step);
+  float q[N];
+  round_block<N>(x, inverse_of(step), offset, range, q);
   float sum[kLanes] = {};
   for (std::size_t i = 0; i < N; i += kLanes) {
     for (std::size_t l = 0; l < kLanes; ++l) {
-      const float q = nearest(clamped((x[i + l] + offset) * inverse, range.lo, range.hi));
-      const float error = x[i + l] - (step * q - offset);
+      const float error = x[i + l] - (step * q[i + l] - offset);
       sum[l] += error * error;
     }
   }
@@ -92,11 +100,9 @@ float squared_error(const float* x, float step, float offset, Range range) {
 // q [N] as signed bytes.
 template <std::size_t N>
 void assign(const float* x, float step, float offset, Range range, std::int8_t* q) {
-  const float inverse = inverse_of(step);
-  for (std::size_t i = 0; i < N; ++i) {
-    q[i] = static_cast<std::int8_t>(
-        nearest(clamped((x[i] + offset) * inverse, range.lo, range.hi)));
-  }
+  float rounded[N];
+  round_block<N>(x, inverse_of(step), offset, range, rounded);
+  for (std::size_t i = 0; i < N; ++i) q[i] = static_cast<std::int8_t>(rounded[i]);
 }
 
 // The value of the block that is largest in magnitude, with its sign.
@@ -109,8 +115,8 @@ float largest(const float* x) {
   return top;
 }
 
-// The step (of either sign) whose symmetric quantisation leaves the smallest error; 0 for a block of
-// zeros. Both ends of the range are tried as the place of the largest value.
+// The step (of either sign) whose symmetric quantisation leaves the smallest error; 0 for a block
+// of zeros. Both ends of the range are tried as the place of the largest value.
 template <std::size_t N>
 float fit_step(const float* x, Range range, Grid grid) {
   const float top = largest<N>(x);

@@ -1,0 +1,108 @@
+#include "core/output_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/printable.h"
+
+namespace specdec {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path native_path(const std::string& path) {
+#ifdef _WIN32
+  return fs::u8path(path);
+#else
+  return fs::path(path);
+#endif
+}
+
+// Fails where a file of that name exists.
+std::FILE* create_new(const std::string& path) {
+#ifdef _WIN32
+  return _wfopen(native_path(path).c_str(), L"wbx");
+#else
+  return std::fopen(path.c_str(), "wbx");
+#endif
+}
+
+std::string random_suffix() {
+  std::random_device device;
+  std::string suffix = ".";
+  for (int i = 0; i < 8; ++i) suffix += "0123456789abcdef"[device() % 16];
+  return suffix + ".part";
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) throw OutputError("cannot write the output: its path is empty");
+  if (path_.find('\0') != std::string::npos) {
+    throw OutputError(str("cannot write ", quoted(path_, 4096), ": the path contains a zero byte"));
+  }
+  std::error_code ignored;
+  if (fs::is_directory(native_path(path_), ignored)) {
+    throw OutputError(str("cannot write ", quoted(path_, 4096), ": it is a directory"));
+  }
+  temporary_ = path_ + random_suffix();
+  errno = 0;
+  file_ = create_new(temporary_);
+  if (file_ == nullptr) fail("creating", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (file_ != nullptr) std::fclose(file_);
+  if (temporary_.empty()) return;
+  std::error_code ignored;
+  fs::remove(native_path(temporary_), ignored);
+}
+
+void OutputFile::write(const void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  SPECDEC_CHECK(file_ != nullptr, "the file is complete");
+  errno = 0;
+  if (std::fwrite(data, 1, bytes, file_) != bytes) fail("writing", errno);
+  written_ += bytes;
+}
+
+void OutputFile::write_zeros(std::size_t bytes) {
+  static constexpr std::array<char, 4096> kZeros = {};
+  while (bytes > 0) {
+    const std::size_t part = std::min(bytes, kZeros.size());
+    write(kZeros.data(), part);
+    bytes -= part;
+  }
+}
+
+void OutputFile::commit() {
+  SPECDEC_CHECK(file_ != nullptr, "the file is complete");
+  errno = 0;
+  // What the library still held back is written now, and may not fit.
+  const int closed = std::fclose(std::exchange(file_, nullptr));
+  if (closed != 0) fail("writing", errno);
+  std::error_code error;
+  fs::rename(native_path(temporary_), native_path(path_), error);
+  if (error) fail("renaming the finished file to", error.value());
+  temporary_.clear();
+}
+
+void OutputFile::fail(const char* doing, int code) const {
+  const std::string reason =
+      code != 0 ? std::system_category().message(code) : std::string("unknown reason");
+  throw OutputError(str(doing, " ", quoted(path_, 4096), " failed after ", written_,
+                        " bytes: ", reason, "; no partial file was left"));
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return fs::equivalent(native_path(a), native_path(b), ignored);
+}
+
+}  // namespace specdec
