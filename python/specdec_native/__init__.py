@@ -19,6 +19,7 @@ from specdec_native.errors import (
     IncompatibleModelsError,
     InternalError,
     OutOfMemoryError,
+    OutputError,
     PullError,
     TemplateError,
     TokenizerError,
@@ -27,6 +28,7 @@ from specdec_native.generator import Generator
 from specdec_native.info import build_info, cpu_info
 from specdec_native.inspection import estimate_memory, inspect
 from specdec_native.models import pull
+from specdec_native.quantization import QuantizedTensor, QuantizeResult, quantize
 from specdec_native.sampling import SamplingParams
 from specdec_native.stats import Stats
 from specdec_native.stream import Chunk, Completion, Stream
@@ -49,7 +51,10 @@ __all__ = [
     "InternalError",
     "NgramDraft",
     "OutOfMemoryError",
+    "OutputError",
     "PullError",
+    "QuantizeResult",
+    "QuantizedTensor",
     "SamplingParams",
     "Stats",
     "Stream",
@@ -62,4 +67,5 @@ __all__ = [
     "estimate_memory",
     "inspect",
     "pull",
+    "quantize",
 ]

@@ -15,6 +15,7 @@ from specdec_native.cli.common import DEBUG_VARIABLE
 from specdec_native.cli.generate import generate
 from specdec_native.cli.inspect import inspect
 from specdec_native.cli.pull import pull
+from specdec_native.cli.quantize import quantize
 
 __all__ = ["app", "main"]
 
@@ -56,6 +57,7 @@ app.command(epilog="Example: specdec pull smollm2-135m")(pull)
 app.command(epilog='Example: specdec generate -m model.gguf -p "Once upon a time" -n 100')(generate)
 app.command(epilog='Example: specdec chat --system "Answer in one sentence."')(chat)
 app.command(epilog="Example: specdec inspect model.gguf --draft small.gguf")(inspect)
+app.command(epilog="Example: specdec quantize model.gguf small.gguf --type q4_k")(quantize)
 
 
 def main() -> None:

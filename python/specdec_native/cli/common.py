@@ -22,6 +22,7 @@ __all__ = [
     "note",
     "print_error",
     "print_json",
+    "readable_size",
     "reported_errors",
     "stats_dict",
     "usage_errors",
@@ -122,3 +123,13 @@ def figures(stats: Stats | None) -> str:
     if stats.drafted and stats.speedup:
         parts.append(f"{stats.speedup:.2f} x plain decoding")
     return ", ".join(parts)
+
+
+def readable_size(count: int) -> str:
+    """Bytes for people, in decimal units as disks and downloads use them."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"

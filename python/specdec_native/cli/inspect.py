@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from specdec_native import inspection
-from specdec_native.cli.common import print_json, reported_errors
+from specdec_native.cli.common import print_json, readable_size, reported_errors
 from specdec_native.cli.options import ContextOption, JsonOption
 from specdec_native.drafters import DraftModel
 
@@ -73,7 +73,7 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
     if about["kv_heads"] != heads:
         heads = f"{heads}, key/value: {about['kv_heads']}"
     types = [
-        f"{name}: {entry['count']} ({_size(entry['bytes'])})"
+        f"{name}: {entry['count']} ({readable_size(entry['bytes'])})"
         for name, entry in about["tensor_types"].items()
     ]
     supported = "yes" if about["supported"] else f"no: {about['reason']}"
@@ -81,7 +81,7 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("name", about["name"]),
         ("architecture", about["architecture"]),
         ("supported", supported),
-        ("file", f"{_size(about['file_size'])}, GGUF version {about['gguf_version']}"),
+        ("file", f"{readable_size(about['file_size'])}, GGUF version {about['gguf_version']}"),
         ("parameters", f"{about['parameters'] / 1e6:,.1f} million"),
         ("layers", about["layers"]),
         ("width", about["width"]),
@@ -99,7 +99,11 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _memory(memory: dict[str, int]) -> str:
-    parts = [f"{name.replace('_', ' ')} {_size(value)}" for name, value in memory.items() if value]
+    parts = [
+        f"{name.replace('_', ' ')} {readable_size(value)}"
+        for name, value in memory.items()
+        if value
+    ]
     return ", ".join(parts)
 
 
@@ -110,16 +114,6 @@ def _verdict(draft: dict[str, Any]) -> Any:
         return Text(f"This draft does not fit: {_clean(draft['fits_reason'])}", style="red")
     together = _memory(draft["memory_together"])
     return Text(f"This draft fits. Memory of both: {together}", style="green")
-
-
-def _size(count: int) -> str:
-    """Bytes for people, in decimal units as disks and downloads use them."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} GB"
 
 
 def _clean(text: str) -> str:

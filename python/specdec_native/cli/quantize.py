@@ -1,0 +1,63 @@
+"""``specdec quantize``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
+from specdec_native.cli.options import JsonOption, ThreadsOption
+from specdec_native.quantization import QUANTIZE_TYPES, QuantizeResult
+from specdec_native.quantization import quantize as quantize_file
+
+__all__ = ["quantize"]
+
+_KNOWN = ", ".join(QUANTIZE_TYPES)
+
+
+def quantize(
+    file: Annotated[str, typer.Argument(metavar="IN.gguf", help="A GGUF file, or a pulled name.")],
+    out: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
+    type_name: Annotated[
+        str, typer.Option("-t", "--type", metavar="TYPE", help=f"Type of the weights: {_KNOWN}.")
+    ],
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Writes a GGUF file with its weight matrices in another type."""
+    with usage_errors():
+        if type_name.lower() not in QUANTIZE_TYPES:
+            raise ValueError(f"type is {type_name!r}; known are {_KNOWN}")
+    with reported_errors():
+        result = quantize_file(file, out, type_name.lower(), threads=threads)
+        if as_json:
+            print_json(_as_dict(result))
+            return
+        for line in _fallback_lines(result):
+            note(line)
+        before, after = readable_size(result.bytes_before), readable_size(result.bytes_after)
+        print(f"{result.path}: {before} -> {after}, {_types(result)}")
+
+
+def _as_dict(result: QuantizeResult) -> dict[str, Any]:
+    return {**asdict(result), "path": str(result.path), "fallbacks": len(result.fallbacks)}
+
+
+def _types(result: QuantizeResult) -> str:
+    counts = Counter(one.to_type for one in result.tensors)
+    return ", ".join(f"{count} tensors {name}" for name, count in counts.most_common())
+
+
+def _fallback_lines(result: QuantizeResult) -> list[str]:
+    """One line for each type that stands in for the asked one."""
+    groups: dict[str, list[str]] = {}
+    for one in result.fallbacks:
+        groups.setdefault(one.to_type, []).append(one.name)
+    return [
+        f"{len(names)} tensors are {name}, since their rows are no whole blocks of {result.type}: "
+        f"{names[0]}{', ...' if len(names) > 1 else ''}"
+        for name, names in groups.items()
+    ]

@@ -1,0 +1,126 @@
+"""Turning the weights of a GGUF file into another type."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_native import _core
+from specdec_native.models import resolve_model
+from specdec_native.progress import ProgressOption, open_progress
+
+__all__ = ["QUANTIZE_TYPES", "QuantizeResult", "QuantizedTensor", "quantize"]
+
+QUANTIZE_TYPES = (
+    *("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
+    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+)
+"""The types that `quantize` writes."""
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """What became of one tensor.
+
+    Attributes:
+        name: Its name.
+        from_type: Its type in the input.
+        to_type: Its type in the output.
+        fallback: Whether it has another type than asked, because its rows are no whole blocks.
+        elements: Its number of values.
+        bytes_before: Its size in the input.
+        bytes_after: Its size in the output.
+    """
+
+    name: str
+    from_type: str
+    to_type: str
+    fallback: bool
+    elements: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True)
+class QuantizeResult:
+    """What `quantize` did.
+
+    Attributes:
+        path: The file written.
+        type: The type asked for.
+        tensors: All tensors, in file order.
+        bytes_before: Size of the input file.
+        bytes_after: Size of the output file.
+    """
+
+    path: Path
+    type: str
+    tensors: tuple[QuantizedTensor, ...]
+    bytes_before: int
+    bytes_after: int
+
+    @property
+    def fallbacks(self) -> tuple[QuantizedTensor, ...]:
+        """The tensors that have another type than asked."""
+        return tuple(one for one in self.tensors if one.fallback)
+
+
+def quantize(
+    in_path: str | os.PathLike[str],
+    out_path: str | os.PathLike[str],
+    type: str,
+    *,
+    threads: int | None = None,
+    progress: ProgressOption = None,
+) -> QuantizeResult:
+    """Writes a GGUF file with the weights of another one in the given type.
+
+    Every weight matrix gets the type, embedding and output included; vectors, and the router of a
+    mixture of experts, stay float32. Rows that are no whole blocks of a K type get the nearest
+    simple type instead (q2_k, q3_k: Q4_0; q4_k: Q5_0; q5_k: Q5_1; q6_k: Q8_0), or F16. A tensor
+    that already has its type is copied bit by bit. The metadata stays, but for the two keys that
+    name the type. The file appears when it is complete, replacing an older one.
+
+    Args:
+        in_path: The file to read, or a name that was pulled; of any type that can be run.
+        out_path: The file to write.
+        type: One of `QUANTIZE_TYPES`.
+        threads: None: one per physical core.
+        progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
+            fraction done and a text.
+
+    Returns:
+        What became of each tensor, and the sizes.
+
+    Raises:
+        GgufError: The input is damaged, holds a NaN or an infinity, or a type that cannot be read.
+        OutputError: The output cannot be written; nothing is left of it.
+        ValueError: An unknown type, or the output is the input.
+        FileNotFoundError: There is no input.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}, expected at least 1")
+    source = resolve_model(in_path)
+    target = Path(os.fspath(out_path)).expanduser()
+    with open_progress(progress) as shown:
+        done = _core.quantize_file(
+            os.fsencode(source),
+            os.fsencode(target),
+            type,
+            threads or 0,
+            lambda part: shown(part, f"quantising {source.name} to {type}"),
+        )
+    tensors = tuple(
+        QuantizedTensor(
+            one.name,
+            one.from_type,
+            one.to_type,
+            one.fallback,
+            one.elements,
+            one.bytes_before,
+            one.bytes_after,
+        )
+        for one in done.tensors
+    )
+    return QuantizeResult(target, type.lower(), tensors, done.bytes_before, done.bytes_after)
