@@ -19,7 +19,7 @@ from specdec_native import Generator
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-COMMANDS = ("pull", "generate", "chat", "inspect")
+COMMANDS = ("pull", "generate", "chat", "inspect", "quantize")
 
 
 @pytest.fixture

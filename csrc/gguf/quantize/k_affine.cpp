@@ -73,10 +73,10 @@ void refit_units(const float* x, const AffineShape& shape, AffineSuper<N>& super
   }
   const double det = ss * mm - sm * sm;
   if (det > 1e-6 * ss * mm) {
-    super.d = finite_half(static_cast<float>((xs * mm - sm * xm) / det));
-    super.dmin = finite_half(static_cast<float>((sm * xs - ss * xm) / det));
+    super.d = step_half(static_cast<float>((xs * mm - sm * xm) / det));
+    super.dmin = step_half(static_cast<float>((sm * xs - ss * xm) / det));
   } else if (ss > 0 && mm == 0) {
-    super.d = finite_half(static_cast<float>(xs / ss));
+    super.d = step_half(static_cast<float>(xs / ss));
   }
 }
 
@@ -102,8 +102,8 @@ AffineSuper<N> fit_super(const float* x, const AffineShape& shape) {
     top_offset = std::max(top_offset, wish[j].offset);
   }
   AffineSuper<N> super, best;
-  super.d = finite_half(top_step / static_cast<float>(shape.scale_max));
-  super.dmin = finite_half(top_offset / static_cast<float>(shape.scale_max));
+  super.d = step_half(top_step / static_cast<float>(shape.scale_max));
+  super.dmin = step_half(top_offset / static_cast<float>(shape.scale_max));
   for (int round = 0; round < kRounds; ++round) {
     super.error = 0;
     for (std::size_t j = 0; j < kSubs; ++j) choose_integers(x + j * N, wish[j], shape, super, j);

@@ -57,7 +57,7 @@ void refit_unit(const float* x, const SymmetricShape& shape, SymmetricSuper& sup
     qq += s * s * sums.qq;
     xq += s * sums.xq;
   }
-  if (qq > 0) super.d = finite_half(static_cast<float>(xq / qq));
+  if (qq > 0) super.d = step_half(static_cast<float>(xq / qq));
 }
 
 // x [256]
@@ -70,7 +70,7 @@ SymmetricSuper fit_super(const float* x, const SymmetricShape& shape) {
     if (std::fabs(wish[j]) > std::fabs(top)) top = wish[j];
   }
   SymmetricSuper super, best;
-  super.d = finite_half(top / static_cast<float>(shape.scale_low));
+  super.d = step_half(top / static_cast<float>(shape.scale_low));
   for (int round = 0; round < kRounds; ++round) {
     super.error = 0;
     for (std::size_t j = 0; j < kSubs; ++j) choose_integer(x + j * kSub, wish[j], shape, super, j);

@@ -34,6 +34,14 @@ inline float clamped(float v, float lo, float hi) {
 // The nearest finite half float.
 inline HalfBits finite_half(float v) { return float_to_half(clamped(v, -65504.0f, 65504.0f)); }
 
+// The nearest finite half float that is not zero, unless v is: the integers that it multiplies can
+// make up for a step that is too large, not for one of zero.
+inline HalfBits step_half(float v) {
+  const HalfBits half = finite_half(v);
+  const bool lost = v != 0.0f && (half & 0x7fffu) == 0;
+  return lost ? static_cast<HalfBits>(half | 1u) : half;
+}
+
 inline float inverse_of(float step) { return step != 0.0f ? 1.0f / step : 0.0f; }
 
 inline float lane_sum(const float (&lanes)[kLanes]) {

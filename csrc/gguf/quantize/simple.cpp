@@ -25,7 +25,7 @@ void pack_fifth_bits(const std::int8_t* u, std::uint8_t* qh) {
 
 // Stored numbers u [32] = q + bias; returns the scale.
 HalfBits encode_symmetric(const float* x, Range range, Grid grid, int bias, std::int8_t* u) {
-  const HalfBits d = finite_half(fit_step<kBlock>(x, range, grid));
+  const HalfBits d = step_half(fit_step<kBlock>(x, range, grid));
   assign<kBlock>(x, half_to_float(d), 0, range, u);
   for (std::size_t i = 0; i < kBlock; ++i) u[i] = static_cast<std::int8_t>(u[i] + bias);
   return d;
@@ -37,7 +37,7 @@ struct ScaleAndMin {
 
 ScaleAndMin encode_affine(const float* x, float levels, Grid cut, std::int8_t* u) {
   const Affine fit = fit_affine<kBlock>(x, levels, cut);
-  const ScaleAndMin stored = {finite_half(fit.step), finite_half(-fit.offset)};
+  const ScaleAndMin stored = {step_half(fit.step), finite_half(-fit.offset)};
   assign<kBlock>(x, half_to_float(stored.d), -half_to_float(stored.m), {0, levels}, u);
   return stored;
 }
