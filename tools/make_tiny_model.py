@@ -44,13 +44,22 @@ _MERGES_TEXT = (
 )
 
 # Layout of the blocks that `gguf` cannot quantise to: where d (and dmin) lie, and the mean of q,
-# which as dmin / d makes the values centre on zero.
+# which as dmin / d makes the values centre on zero. -1: d is spread over the words of the scales.
 _K_TYPES: dict[str, tuple[int, int | None, float]] = {
     "Q2_K": (80, 82, 1.5),
     "Q3_K": (108, None, 0.0),
     "Q4_K": (0, 2, 7.5),
     "Q5_K": (0, 2, 15.5),
     "Q6_K": (208, None, 0.0),
+    "IQ4_NL": (0, None, 0.0),
+    "IQ4_XS": (0, None, 0.0),
+    "IQ3_XXS": (0, None, 0.0),
+    "IQ3_S": (0, None, 0.0),
+    "IQ2_XXS": (0, None, 0.0),
+    "IQ2_XS": (0, None, 0.0),
+    "IQ2_S": (0, None, 0.0),
+    "IQ1_S": (0, None, 0.0),
+    "IQ1_M": (-1, None, 0.0),
 }
 
 
@@ -143,6 +152,12 @@ def _random_k_blocks(
     blocks = rng.integers(0, 256, (shape[0] * per_row, block_bytes), np.uint8)
 
     def put(at: int, value: NDArray[np.float32]) -> None:
+        if at < 0:
+            bits = value.astype("<f2").view(np.uint16)
+            for i in range(4):
+                word = blocks[:, -7 + 2 * i]
+                word[:] = (word & 15) | ((bits >> (4 * i)) & 15) << 4
+            return
         blocks[:, at : at + 2] = value.astype("<f2").view(np.uint8).reshape(-1, 2)
 
     def put_scales(d: NDArray[np.float32]) -> None:

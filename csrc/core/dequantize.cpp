@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/codebook_blocks.h"
 #include "core/error.h"
 #include "core/half.h"
 #include "core/quant_blocks.h"
@@ -148,6 +149,29 @@ void decode_block(const BlockQ6_K& block, float* dst) {
   }
 }
 
+// --- Types with a codebook
+// ------------------------------------------------------------------------- dst [32 or 256].
+
+float codebook_d_float(const BlockMXFP4& block) { return bf16_to_float(mxfp4_d(block)); }
+template <HasCodebook Block>
+float codebook_d_float(const Block& block) {
+  return half_to_float(codebook_d(block));
+}
+
+template <HasCodebook Block>
+void decode_block(const Block& block, float* dst) {
+  const Codebook& book = codebook_of(block);
+  const float d = codebook_d_float(block);
+  for (std::size_t sub = 0; sub < (kOneScale<Block> ? 1 : kSuperBlock / kBlock); ++sub) {
+    std::uint8_t codes[kBlock];
+    codebook_codes(block, sub, codes);
+    for (std::size_t i = 0; i < kBlock; ++i, ++dst) {
+      const auto scale = static_cast<float>(codebook_scale(block, 2 * sub + i / 16));
+      *dst = d * scale * book.unit * static_cast<float>(book.values[codes[i]]);
+    }
+  }
+}
+
 // src may be unaligned, so each block is copied out before it is read. dst [n]
 template <typename Block>
 void decode_row(const std::byte* src, float* dst, std::size_t n, std::size_t block_size) {
@@ -203,6 +227,26 @@ void dequantize_row(DType dtype, const std::byte* src, float* dst, std::size_t n
       return decode_row<BlockQ5_K>(src, dst, n, block);
     case DType::kQ6_K:
       return decode_row<BlockQ6_K>(src, dst, n, block);
+    case DType::kIQ4_NL:
+      return decode_row<BlockIQ4_NL>(src, dst, n, block);
+    case DType::kMXFP4:
+      return decode_row<BlockMXFP4>(src, dst, n, block);
+    case DType::kIQ4_XS:
+      return decode_row<BlockIQ4_XS>(src, dst, n, block);
+    case DType::kIQ3_XXS:
+      return decode_row<BlockIQ3_XXS>(src, dst, n, block);
+    case DType::kIQ3_S:
+      return decode_row<BlockIQ3_S>(src, dst, n, block);
+    case DType::kIQ2_XXS:
+      return decode_row<BlockIQ2_XXS>(src, dst, n, block);
+    case DType::kIQ2_XS:
+      return decode_row<BlockIQ2_XS>(src, dst, n, block);
+    case DType::kIQ2_S:
+      return decode_row<BlockIQ2_S>(src, dst, n, block);
+    case DType::kIQ1_S:
+      return decode_row<BlockIQ1_S>(src, dst, n, block);
+    case DType::kIQ1_M:
+      return decode_row<BlockIQ1_M>(src, dst, n, block);
   }
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }

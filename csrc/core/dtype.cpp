@@ -10,7 +10,7 @@
 namespace specdec {
 namespace {
 
-constexpr std::array<DTypeInfo, 13> kInfos = {{
+constexpr std::array<DTypeInfo, 23> kInfos = {{
     {DType::kF32, "F32", 1, 4},
     {DType::kF16, "F16", 1, 2},
     {DType::kBF16, "BF16", 1, 2},
@@ -24,6 +24,16 @@ constexpr std::array<DTypeInfo, 13> kInfos = {{
     {DType::kQ4_K, "Q4_K", kSuperBlock, sizeof(BlockQ4_K)},
     {DType::kQ5_K, "Q5_K", kSuperBlock, sizeof(BlockQ5_K)},
     {DType::kQ6_K, "Q6_K", kSuperBlock, sizeof(BlockQ6_K)},
+    {DType::kIQ4_NL, "IQ4_NL", kBlock, sizeof(BlockIQ4_NL)},
+    {DType::kMXFP4, "MXFP4", kBlock, sizeof(BlockMXFP4)},
+    {DType::kIQ4_XS, "IQ4_XS", kSuperBlock, sizeof(BlockIQ4_XS)},
+    {DType::kIQ3_XXS, "IQ3_XXS", kSuperBlock, sizeof(BlockIQ3_XXS)},
+    {DType::kIQ3_S, "IQ3_S", kSuperBlock, sizeof(BlockIQ3_S)},
+    {DType::kIQ2_XXS, "IQ2_XXS", kSuperBlock, sizeof(BlockIQ2_XXS)},
+    {DType::kIQ2_XS, "IQ2_XS", kSuperBlock, sizeof(BlockIQ2_XS)},
+    {DType::kIQ2_S, "IQ2_S", kSuperBlock, sizeof(BlockIQ2_S)},
+    {DType::kIQ1_S, "IQ1_S", kSuperBlock, sizeof(BlockIQ1_S)},
+    {DType::kIQ1_M, "IQ1_M", kSuperBlock, sizeof(BlockIQ1_M)},
 }};
 
 }  // namespace

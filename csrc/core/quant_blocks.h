@@ -86,9 +86,90 @@ struct BlockQ6_K {
   HalfBits d;
 };
 
+// --- Types with a codebook: value = d * scale * unit * codebook[code], see codebook_blocks.h ---
+
+// A code of 4 bits per value, ordered as in Q4_0.
+struct BlockIQ4_NL {
+  HalfBits d;
+  std::uint8_t qs[kBlock / 2];
+};
+
+// The same codes with d = 2^(e - 128).
+struct BlockMXFP4 {
+  std::uint8_t e;
+  std::uint8_t qs[kBlock / 2];
+};
+
+// 8 sub-blocks of 32, each with codes as in Q4_0; scale - 32 of 4 + 2 bits.
+struct BlockIQ4_XS {
+  HalfBits d;
+  std::uint16_t scales_h;
+  std::uint8_t scales_l[kSuperBlock / 64];
+  std::uint8_t qs[kSuperBlock / 2];
+};
+
+// Per 32 values 8 bytes: four grid indices of 8 values, then four 7-bit sign patterns and a scale
+// of 4 bits, little endian.
+struct BlockIQ2_XXS {
+  HalfBits d;
+  std::uint8_t qs[kSuperBlock / 4];
+};
+
+// Per 8 values a grid index of 9 bits and a sign pattern of 7; per 16 values a scale of 4 bits.
+struct BlockIQ2_XS {
+  HalfBits d;
+  std::uint16_t qs[kSuperBlock / 8];
+  std::uint8_t scales[kSuperBlock / 32];
+};
+
+// Per 8 values a grid index of 8 + 2 bits and 8 signs; per 16 values a scale of 4 bits.
+struct BlockIQ2_S {
+  HalfBits d;
+  std::uint8_t qs[kSuperBlock / 8];
+  std::uint8_t signs[kSuperBlock / 8];
+  std::uint8_t qh[kSuperBlock / 32];
+  std::uint8_t scales[kSuperBlock / 32];
+};
+
+// Per 4 values a grid index; per 32 values four 7-bit sign patterns and a scale of 4 bits.
+struct BlockIQ3_XXS {
+  HalfBits d;
+  std::uint8_t qs[kSuperBlock / 4];
+  std::uint8_t signs_scales[kSuperBlock / 8];
+};
+
+// Per 4 values a grid index of 8 + 1 bits, 8 signs per 8 values; per 32 values a scale of 4 bits.
+struct BlockIQ3_S {
+  HalfBits d;
+  std::uint8_t qs[kSuperBlock / 4];
+  std::uint8_t qh[kSuperBlock / 32];
+  std::uint8_t signs[kSuperBlock / 8];
+  std::uint8_t scales[kSuperBlock / 64];
+};
+
+// Per 8 values a grid index of 8 + 3 bits; per 32 values a scale of 3 bits and the sign of a shift
+// by 1/8, both in the top bits of qh.
+struct BlockIQ1_S {
+  HalfBits d;
+  std::uint8_t qs[kSuperBlock / 8];
+  std::uint16_t qh[kSuperBlock / 32];
+};
+
+// Per 8 values a grid index of 8 + 3 bits and the sign of the shift; per 16 values a scale of 3
+// bits; d in the top nibbles of the four words of scales.
+struct BlockIQ1_M {
+  std::uint8_t qs[kSuperBlock / 8];
+  std::uint8_t qh[kSuperBlock / 16];
+  std::uint16_t scales[kSuperBlock / 64];
+};
+
 static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22);
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockQ2_K) == 84);
 static_assert(sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176);
 static_assert(sizeof(BlockQ6_K) == 210);
+static_assert(sizeof(BlockIQ4_NL) == 18 && sizeof(BlockMXFP4) == 17 && sizeof(BlockIQ4_XS) == 136);
+static_assert(sizeof(BlockIQ2_XXS) == 66 && sizeof(BlockIQ2_XS) == 74 && sizeof(BlockIQ2_S) == 82);
+static_assert(sizeof(BlockIQ3_XXS) == 98 && sizeof(BlockIQ3_S) == 110);
+static_assert(sizeof(BlockIQ1_S) == 50 && sizeof(BlockIQ1_M) == 56);
 
 }  // namespace specdec

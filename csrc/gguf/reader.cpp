@@ -62,22 +62,6 @@ std::string_view gguf_type_name(std::uint32_t type_number) {
       return "Q8_1";
     case 15:
       return "Q8_K";
-    case 16:
-      return "IQ2_XXS";
-    case 17:
-      return "IQ2_XS";
-    case 18:
-      return "IQ3_XXS";
-    case 19:
-      return "IQ1_S";
-    case 20:
-      return "IQ4_NL";
-    case 21:
-      return "IQ3_S";
-    case 22:
-      return "IQ2_S";
-    case 23:
-      return "IQ4_XS";
     case 24:
       return "I8";
     case 25:
@@ -88,8 +72,6 @@ std::string_view gguf_type_name(std::uint32_t type_number) {
       return "I64";
     case 28:
       return "F64";
-    case 29:
-      return "IQ1_M";
     case 31:
       return "Q4_0_4_4";
     case 32:
@@ -100,8 +82,6 @@ std::string_view gguf_type_name(std::uint32_t type_number) {
       return "TQ1_0";
     case 35:
       return "TQ2_0";
-    case 39:
-      return "MXFP4";
     case 40:
       return "NVFP4";
     default:

@@ -50,6 +50,9 @@ def model_paths(make_model: Callable[..., Path]) -> list[str]:
     small = [make_model(dtype=t, layers=2) for t in ("f32", "f16", "bf16", "q4_0", "q5_1", "q8_0")]
     wide = {"width": 256, "heads": 4, "head_dim": 64, "ffn": 512, "layers": 1}
     large = [make_model(dtype=t, **wide) for t in ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K")]
+    small += [make_model(dtype=t, layers=1) for t in ("iq4_nl", "mxfp4")]
+    large += [make_model(dtype=t, **wide) for t in ("iq4_xs", "iq3_xxs", "iq3_s", "iq2_xxs")]
+    large += [make_model(dtype=t, **wide) for t in ("iq2_xs", "iq2_s", "iq1_s", "iq1_m")]
     return [str(path) for path in (*small, *large)]
 
 

@@ -112,6 +112,10 @@ def test_stubs_are_current() -> None:
     run(sys.executable, "tools/gen_stubs.py", "--check")
 
 
+def test_codebook_grids_are_current() -> None:
+    run(sys.executable, "tools/gen_codebook_grids.py", "--check")
+
+
 # --- What the build did; `pip install .` leaves its build folder in the source tree ---
 
 

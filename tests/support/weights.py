@@ -20,6 +20,16 @@ HALF_OFFSETS: dict[str, tuple[int, ...]] = {
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "MXFP4": (),
+    "IQ4_XS": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ1_S": (0,),
+    "IQ1_M": (),  # a half too, but scattered over four words
 }
 DTYPES = list(HALF_OFFSETS)
 
@@ -58,5 +68,11 @@ def random_weight(dtype: str, n: int, k: int, seed: int) -> tuple[np.ndarray, np
     raw = random_blocks(dtype, n * k // block, seed)
     scales = rng.uniform(0.001, 0.02, (len(raw), 2)).astype(np.float16)
     set_halves(raw, dtype, scales.view(np.uint16))
+    if dtype == "MXFP4":
+        raw[:, 0] = rng.integers(116, 123, len(raw))  # powers of two from 2^-12 on
+    if dtype == "IQ1_M":
+        half = scales[:, 0].view(np.uint16)
+        for i in range(4):  # the top nibble of each word
+            raw[:, 49 + 2 * i] = (raw[:, 49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4
     raw = raw.reshape(n, k // block * size)
     return raw, decode(dtype, raw).reshape(n, k)

@@ -29,7 +29,9 @@ def assert_same_values(raw: np.ndarray, dtype: str) -> None:
 
 def test_all_types_are_covered():
     names = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
-    assert set(HALF_OFFSETS) == names | {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}
+    names |= {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"}
+    names |= {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+    assert set(HALF_OFFSETS) == names
 
 
 @pytest.mark.parametrize("dtype", HALF_OFFSETS)

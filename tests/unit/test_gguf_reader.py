@@ -294,7 +294,7 @@ def test_tiny_model_cut_every_64_bytes(
             open_bytes(data[:size])
 
 
-@pytest.mark.parametrize("number", [36, 99, 16, 4, 2**32 - 1])
+@pytest.mark.parametrize("number", [36, 99, 34, 4, 2**32 - 1])
 def test_unknown_tensor_type_leaves_the_rest_usable(
     tmp_path: Path, make_model: Callable[..., Path], number: int
 ) -> None:
@@ -405,7 +405,8 @@ def _assert_same_as_gguf_package(path: Path) -> None:
 
 
 _TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
-          "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]  # fmt: skip
+          "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4",
+          "iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", _TYPES)

@@ -36,6 +36,15 @@ enum class PackedFormat : int {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kIQ4_NL,
+  kMXFP4,
+  kIQ4_XS,
+  kIQ3_XXS,
+  kIQ3_S,
+  kIQ2_XXS,
+  kIQ2_XS,  // and IQ2_S
+  kIQ1_S,
+  kIQ1_M,
   kCount,
 };
 inline constexpr int kPackedFormats = static_cast<int>(PackedFormat::kCount);

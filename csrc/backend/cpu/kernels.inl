@@ -7,6 +7,7 @@
 // multiply-add stands only where f_fma or lane_fma is written. So all levels give the same bits.
 
 #include "backend/cpu/kernel_table.h"
+#include "core/codebooks.h"
 #include "core/math.h"
 
 namespace specdec {
@@ -59,6 +60,15 @@ constexpr KernelTable make_table(const char* name) {
   fill_matmul<FormatQ4_K>(t.matmul[static_cast<int>(PackedFormat::kQ4_K)]);
   fill_matmul<FormatQ5_K>(t.matmul[static_cast<int>(PackedFormat::kQ5_K)]);
   fill_matmul<FormatQ6_K>(t.matmul[static_cast<int>(PackedFormat::kQ6_K)]);
+  fill_matmul<FormatIQ4_NL>(t.matmul[static_cast<int>(PackedFormat::kIQ4_NL)]);
+  fill_matmul<FormatMXFP4>(t.matmul[static_cast<int>(PackedFormat::kMXFP4)]);
+  fill_matmul<FormatIQ4_XS>(t.matmul[static_cast<int>(PackedFormat::kIQ4_XS)]);
+  fill_matmul<FormatIQ3_XXS>(t.matmul[static_cast<int>(PackedFormat::kIQ3_XXS)]);
+  fill_matmul<FormatIQ3_S>(t.matmul[static_cast<int>(PackedFormat::kIQ3_S)]);
+  fill_matmul<FormatIQ2_XXS>(t.matmul[static_cast<int>(PackedFormat::kIQ2_XXS)]);
+  fill_matmul<FormatIQ2_XS>(t.matmul[static_cast<int>(PackedFormat::kIQ2_XS)]);
+  fill_matmul<FormatIQ1_S>(t.matmul[static_cast<int>(PackedFormat::kIQ1_S)]);
+  fill_matmul<FormatIQ1_M>(t.matmul[static_cast<int>(PackedFormat::kIQ1_M)]);
   t.matmul_f32 = matmul_float<LoadF32>;
   t.matmul_f16 = matmul_float<LoadF16>;
   t.matmul_bf16 = matmul_float<LoadBF16>;

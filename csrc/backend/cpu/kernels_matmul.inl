@@ -14,6 +14,7 @@
 //     pairs    2 vectors: quad 4v + i in bits 2i..2i+1 of vector v
 //     bits     1 vector:  quad i in bit i
 //     bytes    8 vectors: quad v
+//   codes        the same planes, holding codes of a codebook instead
 // `row` is the first of the kLanes rows that are being read.
 
 // d (and m) as floats: [0] for the block, or [0], [1] for its halves of 16.
@@ -81,12 +82,46 @@ struct PairsAndBits {
   }
 };
 
+// The values of a codebook as the unsigned integers that a product takes.
+struct UnsignedCodebook {
+  alignas(16) uint8_t values[16];
+};
+constexpr UnsignedCodebook unsigned_codebook(const Codebook& book) {
+  UnsignedCodebook out{};
+  for (int i = 0; i < 16; ++i) {
+    out.values[i] = static_cast<uint8_t>(book.values[i] + book.zero_point);
+  }
+  return out;
+}
+// Planes of codes. Mind that DotSum of the AVX2 level takes the zero point of 8 bits to be 128.
+template <const Codebook& kBook, class Planes>
+struct Codes {
+  static constexpr int kBits = kBook.bits;
+  static constexpr size_t kVectors = Planes::kVectors;
+  static constexpr UnsignedCodebook kTable = unsigned_codebook(kBook);
+  static_assert(kBook.bits < 8 || kBook.zero_point == 128);
+  template <int kQuad>
+  static SPECDEC_INLINE LaneB quad(const uint8_t* planes) {
+    return bytes_lookup16(Planes::template quad<kQuad>(planes), kTable.values);
+  }
+};
+
 struct PlainScales {
   static constexpr bool kHalves = false, kMins = false;
   static constexpr size_t kSuperBlocks = 1, kHeaderBytes = 0, kScaleBytes = 64;
   static SPECDEC_INLINE BlockScales load(const uint8_t*, const uint8_t* scales, int row) {
     BlockScales s;
     s.d[0] = lane_load_f16(scales + 2 * row);
+    return s;
+  }
+};
+// The same with bfloat16, for scales that are powers of two.
+struct PowerScales {
+  static constexpr bool kHalves = false, kMins = false;
+  static constexpr size_t kSuperBlocks = 1, kHeaderBytes = 0, kScaleBytes = 64;
+  static SPECDEC_INLINE BlockScales load(const uint8_t*, const uint8_t* scales, int row) {
+    BlockScales s;
+    s.d[0] = lane_load_bf16(scales + 2 * row);
     return s;
   }
 };
@@ -138,6 +173,36 @@ struct SuperScalesAndMinsOfHalves {
   }
 };
 
+// d * unit, exact: a unit is a power of two.
+template <const Codebook& kBook>
+SPECDEC_INLINE LaneF codebook_d(const uint8_t* header, int row) {
+  const LaneF d = lane_load_f16(header + 2 * row);
+  if constexpr (kBook.unit == 1.0f) return d;
+  return lane_mul(d, lane_set1(kBook.unit));
+}
+// A header: d, then the signed scales of its blocks, 32 each; a block begins with its planes.
+template <const Codebook& kBook>
+struct HeaderScales {
+  static constexpr bool kHalves = false, kMins = false;
+  static constexpr size_t kSuperBlocks = 8, kHeaderBytes = 64 + 8 * 32, kScaleBytes = 0;
+  static SPECDEC_INLINE BlockScales load(const uint8_t* header, const uint8_t* scales, int row) {
+    BlockScales s;
+    s.d[0] = lane_mul(codebook_d<kBook>(header, row), lane_load_i8(scales + row));
+    return s;
+  }
+};
+// As SuperScalesOfHalves, with the codebook's unit.
+template <const Codebook& kBook>
+struct CodebookScalesOfHalves : SuperScalesOfHalves {
+  static SPECDEC_INLINE BlockScales load(const uint8_t* header, const uint8_t* scales, int row) {
+    const LaneF d = codebook_d<kBook>(header, row);
+    BlockScales s;
+    s.d[0] = lane_mul(d, lane_load_i8(scales + row));
+    s.d[1] = lane_mul(d, lane_load_i8(scales + 32 + row));
+    return s;
+  }
+};
+
 template <class Planes, class Scales>
 struct Format : Planes, Scales {
   static constexpr size_t kHalfPlaneBytes = 64 * Planes::kVectors;  // of 16 rows
@@ -153,6 +218,16 @@ using FormatQ3_K = Format<PairsAndBits, SuperScalesOfHalves>;
 using FormatQ4_K = Format<Nibbles, SuperScalesAndMins>;
 using FormatQ5_K = Format<NibblesAndBits, SuperScalesAndMins>;
 using FormatQ6_K = Format<NibblesAndPairs, SuperScalesOfHalves>;
+using FormatIQ4_NL = Format<Codes<kCodebookIQ4, Nibbles>, PlainScales>;
+using FormatMXFP4 = Format<Codes<kCodebookMXFP4, Nibbles>, PowerScales>;
+using FormatIQ4_XS = Format<Codes<kCodebookIQ4, Nibbles>, HeaderScales<kCodebookIQ4>>;
+using FormatIQ3_XXS = Format<Codes<kCodebookIQ3_XXS, Nibbles>, HeaderScales<kCodebookIQ3_XXS>>;
+using FormatIQ3_S = Format<Codes<kCodebookIQ3_S, Nibbles>, HeaderScales<kCodebookIQ3_S>>;
+using FormatIQ2_XXS = Format<Codes<kCodebookIQ2, PairsAndBits>, HeaderScales<kCodebookIQ2>>;
+using FormatIQ2_XS =
+    Format<Codes<kCodebookIQ2, PairsAndBits>, CodebookScalesOfHalves<kCodebookIQ2>>;
+using FormatIQ1_S = Format<Codes<kCodebookIQ1, PairsAndBits>, HeaderScales<kCodebookIQ1>>;
+using FormatIQ1_M = Format<Codes<kCodebookIQ1, PairsAndBits>, CodebookScalesOfHalves<kCodebookIQ1>>;
 
 // --- The product
 // --------------------------------------------------------------------------------------- kVecs
@@ -221,12 +296,13 @@ SPECDEC_INLINE void accumulate_mins(const BlockScales* scales, const ActBlock* a
 }
 
 template <class Format, int kCols>
-SPECDEC_INLINE void accumulate_block(const uint8_t* header, const uint8_t* block, int row,
-                                     const ActBlock* act, LaneF (*acc)[kVecs]) {
+SPECDEC_INLINE void accumulate_block(const uint8_t* header, const uint8_t* scales,
+                                     const uint8_t* block, int row, const ActBlock* act,
+                                     LaneF (*acc)[kVecs]) {
   const uint8_t* planes = block + Format::kScaleBytes;
   BlockScales s[kVecs];
 #pragma GCC unroll 2
-  for (int v = 0; v < kVecs; ++v) s[v] = Format::load(header, block, row + v * kLanes);
+  for (int v = 0; v < kVecs; ++v) s[v] = Format::load(header, scales, row + v * kLanes);
   if constexpr (Format::kHalves) {
     accumulate_quads<Format, kCols, 0, 4, 0>(planes, row, s, act, acc);
     accumulate_quads<Format, kCols, 4, 8, 1>(planes, row, s, act, acc);
@@ -258,7 +334,8 @@ void matmul_group(const uint8_t* group, size_t blocks, const ActBlock* act, floa
       p += Format::kHeaderBytes;
       for (size_t i = 0; i < Format::kSuperBlocks; ++i, p += Format::kBlockBytes, a += kCols) {
         if (row == 0) prefetch_lines<Format::kBlockBytes>(p);
-        accumulate_block<Format, kCols>(header, p, row, a, acc);
+        const uint8_t* scales = Format::kScaleBytes == 0 ? header + 64 + 32 * i : p;
+        accumulate_block<Format, kCols>(header, scales, p, row, a, acc);
       }
     }
 #pragma GCC unroll 8

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <type_traits>
 
+#include "core/codebook_blocks.h"
 #include "core/error.h"
 #include "core/quant_blocks.h"
 
@@ -193,12 +195,44 @@ void put_scales(const BlockQ5_K& b, std::size_t sub, std::size_t row, std::uint8
   put_six_bit_scales(b.scales, sub, row, out);
 }
 
+// --- The types with a codebook: codes in the planes; the scales of 32 values in the header.
+
+template <HasCodebook Block>
+void unpack(const Block& b, std::size_t sub, std::uint8_t* out) {
+  codebook_codes(b, sub, out);
+}
+template <HasCodebook Block>
+void put_header(const Block& b, std::size_t row, std::uint8_t* out) {
+  if constexpr (!kOneScale<Block>) put_half(out, row, codebook_d(b));
+  if constexpr (!kOneScale<Block> && !kScalesOf16<Block>) {
+    for (std::size_t sub = 0; sub < kSubBlocks; ++sub) {
+      out[64 + 32 * sub + row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub));
+    }
+  }
+}
+template <HasCodebook Block>
+void put_scales(const Block& b, std::size_t sub, std::size_t row, std::uint8_t* out) {
+  if constexpr (std::is_same_v<Block, BlockMXFP4>) {
+    put_half(out, row, mxfp4_d(b));
+  } else if constexpr (kOneScale<Block>) {
+    put_half(out, row, b.d);
+  } else if constexpr (kScalesOf16<Block>) {
+    out[row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub));
+    out[32 + row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub + 1));
+  }
+}
+
 // Writes the planes of one block of 32.
 void put_planes(PackedFormat format, const BlockValues& values, std::uint8_t* out) {
   switch (format) {
     case PackedFormat::kQ4_0:
     case PackedFormat::kQ4_1:
     case PackedFormat::kQ4_K:
+    case PackedFormat::kIQ4_NL:
+    case PackedFormat::kMXFP4:
+    case PackedFormat::kIQ4_XS:
+    case PackedFormat::kIQ3_XXS:
+    case PackedFormat::kIQ3_S:
       put_nibbles(values, out);
       return;
     case PackedFormat::kQ5_0:
@@ -216,6 +250,10 @@ void put_planes(PackedFormat format, const BlockValues& values, std::uint8_t* ou
       put_plane(values, 0, 2, out);
       return;
     case PackedFormat::kQ3_K:
+    case PackedFormat::kIQ2_XXS:
+    case PackedFormat::kIQ2_XS:
+    case PackedFormat::kIQ1_S:
+    case PackedFormat::kIQ1_M:
       put_plane(values, 2, 1, put_plane(values, 0, 2, out));
       return;
     case PackedFormat::kCount:
@@ -262,6 +300,15 @@ constexpr PackedLayout kLayouts[kPackedFormats] = {
     {PackedFormat::kQ4_K, 8, 128, 64, 256, {0, false, true}},
     {PackedFormat::kQ5_K, 8, 128, 64, 320, {0, false, true}},
     {PackedFormat::kQ6_K, 8, 64, 64, 384, {32, true, false}},
+    {PackedFormat::kIQ4_NL, 1, 0, 64, 256, {kCodebookIQ4.zero_point, false, false}},
+    {PackedFormat::kMXFP4, 1, 0, 64, 256, {kCodebookMXFP4.zero_point, false, false}},
+    {PackedFormat::kIQ4_XS, 8, 320, 0, 256, {kCodebookIQ4.zero_point, false, false}},
+    {PackedFormat::kIQ3_XXS, 8, 320, 0, 256, {kCodebookIQ3_XXS.zero_point, false, false}},
+    {PackedFormat::kIQ3_S, 8, 320, 0, 256, {kCodebookIQ3_S.zero_point, false, false}},
+    {PackedFormat::kIQ2_XXS, 8, 320, 0, 192, {kCodebookIQ2.zero_point, false, false}},
+    {PackedFormat::kIQ2_XS, 8, 64, 64, 192, {kCodebookIQ2.zero_point, true, false}},
+    {PackedFormat::kIQ1_S, 8, 320, 0, 192, {kCodebookIQ1.zero_point, false, false}},
+    {PackedFormat::kIQ1_M, 8, 64, 64, 192, {kCodebookIQ1.zero_point, true, false}},
 };
 
 const PackedLayout* layout_of(PackedFormat format) { return &kLayouts[static_cast<int>(format)]; }
@@ -305,6 +352,25 @@ const PackedLayout* packed_layout(DType dtype) {
       return layout_of(PackedFormat::kQ5_K);
     case DType::kQ6_K:
       return layout_of(PackedFormat::kQ6_K);
+    case DType::kIQ4_NL:
+      return layout_of(PackedFormat::kIQ4_NL);
+    case DType::kMXFP4:
+      return layout_of(PackedFormat::kMXFP4);
+    case DType::kIQ4_XS:
+      return layout_of(PackedFormat::kIQ4_XS);
+    case DType::kIQ3_XXS:
+      return layout_of(PackedFormat::kIQ3_XXS);
+    case DType::kIQ3_S:
+      return layout_of(PackedFormat::kIQ3_S);
+    case DType::kIQ2_XXS:
+      return layout_of(PackedFormat::kIQ2_XXS);
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+      return layout_of(PackedFormat::kIQ2_XS);
+    case DType::kIQ1_S:
+      return layout_of(PackedFormat::kIQ1_S);
+    case DType::kIQ1_M:
+      return layout_of(PackedFormat::kIQ1_M);
   }
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }
@@ -333,31 +399,53 @@ void CpuWeight::pack_group(std::size_t group) {
   const auto pack = [&](auto block) {
     pack_rows<decltype(block)>(source_row(first), row_bytes_, rows, blocks(), *layout_, out);
   };
-  switch (layout_->format) {
-    case PackedFormat::kQ4_0:
-      return pack(BlockQ4_0{});
-    case PackedFormat::kQ4_1:
-      return pack(BlockQ4_1{});
-    case PackedFormat::kQ5_0:
-      return pack(BlockQ5_0{});
-    case PackedFormat::kQ5_1:
-      return pack(BlockQ5_1{});
-    case PackedFormat::kQ8_0:
-      return pack(BlockQ8_0{});
-    case PackedFormat::kQ2_K:
-      return pack(BlockQ2_K{});
-    case PackedFormat::kQ3_K:
-      return pack(BlockQ3_K{});
-    case PackedFormat::kQ4_K:
-      return pack(BlockQ4_K{});
-    case PackedFormat::kQ5_K:
-      return pack(BlockQ5_K{});
-    case PackedFormat::kQ6_K:
-      return pack(BlockQ6_K{});
-    case PackedFormat::kCount:
+  switch (dtype_) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
       break;
+    case DType::kQ4_0:
+      return pack(BlockQ4_0{});
+    case DType::kQ4_1:
+      return pack(BlockQ4_1{});
+    case DType::kQ5_0:
+      return pack(BlockQ5_0{});
+    case DType::kQ5_1:
+      return pack(BlockQ5_1{});
+    case DType::kQ8_0:
+      return pack(BlockQ8_0{});
+    case DType::kQ2_K:
+      return pack(BlockQ2_K{});
+    case DType::kQ3_K:
+      return pack(BlockQ3_K{});
+    case DType::kQ4_K:
+      return pack(BlockQ4_K{});
+    case DType::kQ5_K:
+      return pack(BlockQ5_K{});
+    case DType::kQ6_K:
+      return pack(BlockQ6_K{});
+    case DType::kIQ4_NL:
+      return pack(BlockIQ4_NL{});
+    case DType::kMXFP4:
+      return pack(BlockMXFP4{});
+    case DType::kIQ4_XS:
+      return pack(BlockIQ4_XS{});
+    case DType::kIQ3_XXS:
+      return pack(BlockIQ3_XXS{});
+    case DType::kIQ3_S:
+      return pack(BlockIQ3_S{});
+    case DType::kIQ2_XXS:
+      return pack(BlockIQ2_XXS{});
+    case DType::kIQ2_XS:
+      return pack(BlockIQ2_XS{});
+    case DType::kIQ2_S:
+      return pack(BlockIQ2_S{});
+    case DType::kIQ1_S:
+      return pack(BlockIQ1_S{});
+    case DType::kIQ1_M:
+      return pack(BlockIQ1_M{});
   }
-  throw InternalError("no such packed format");
+  throw InternalError(str("no packed form of DType ", static_cast<std::uint32_t>(dtype_)));
 }
 
 }  // namespace specdec

@@ -318,6 +318,7 @@ SPECDEC_INLINE __m256i widen_u8(const uint8_t* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 SPECDEC_INLINE LaneF lane_load_f16(const uint8_t* p) { return _mm256_cvtph_ps(load_16(p)); }
+SPECDEC_INLINE LaneF lane_load_bf16(const uint8_t* p) { return widen_bf16(load_16(p)); }
 SPECDEC_INLINE LaneF lane_load_u8(const uint8_t* p) { return _mm256_cvtepi32_ps(widen_u8(p)); }
 SPECDEC_INLINE LaneF lane_load_i8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(
@@ -344,6 +345,9 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
   const __m256i moved = kTo >= kShift ? _mm256_slli_epi16(x, kTo >= kShift ? kTo - kShift : 0)
                                       : _mm256_srli_epi16(x, kTo >= kShift ? 0 : kShift - kTo);
   return _mm256_or_si256(_mm256_and_si256(moved, mask), low);
+}
+SPECDEC_INLINE LaneB bytes_lookup16(LaneB x, const uint8_t* table) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16(table)), x);
 }
 
 // vpmaddubsw adds two products into 16 bits: 2 * 127 * (2^bits - 1) each. Summing more of them

@@ -202,6 +202,7 @@ SPECDEC_INLINE void lane_store(float* p, LaneF x, int valid) {
   _mm512_mask_storeu_ps(p, lane_mask(static_cast<size_t>(n)), x);
 }
 SPECDEC_INLINE LaneF lane_load_f16(const uint8_t* p) { return f_load_f16(p); }
+SPECDEC_INLINE LaneF lane_load_bf16(const uint8_t* p) { return f_load_bf16(p); }
 SPECDEC_INLINE LaneF lane_load_u8(const uint8_t* p) {
   return _mm512_cvtepi32_ps(
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
@@ -231,6 +232,10 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
   const __m512i moved = kTo >= kShift ? _mm512_slli_epi16(x, kTo >= kShift ? kTo - kShift : 0)
                                       : _mm512_srli_epi16(x, kTo >= kShift ? 0 : kShift - kTo);
   return _mm512_ternarylogic_epi32(moved, mask, low, 0xEA);  // (moved & mask) | low
+}
+SPECDEC_INLINE LaneB bytes_lookup16(LaneB x, const uint8_t* table) {
+  const __m128i one = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(one), x);
 }
 
 template <int kBits>

@@ -304,6 +304,7 @@ SPECDEC_INLINE void lane_store(float* p, LaneF x, int valid) {
   for (int i = 0; i < 16 && i < valid; ++i) p[i] = x.v[i];
 }
 SPECDEC_INLINE LaneF lane_load_f16(const uint8_t* p) { return f_load_f16(p); }
+SPECDEC_INLINE LaneF lane_load_bf16(const uint8_t* p) { return f_load_bf16(p); }
 SPECDEC_INLINE LaneF lane_load_u8(const uint8_t* p) {
   LaneF out;
   SPECDEC_EACH_LANE(i) out.v[i] = static_cast<float>(p[i]);
@@ -344,6 +345,11 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
     low.v[i] = static_cast<uint8_t>(low.v[i] | (((x.v[i] >> kShift) & kMask) << kTo));
   }
   return low;
+}
+// table[x] in each byte; all bytes of x are below 16. table: 16 bytes, aligned to 16
+SPECDEC_INLINE LaneB bytes_lookup16(LaneB x, const uint8_t* table) {
+  for (size_t i = 0; i < 64; ++i) x.v[i] = table[x.v[i]];
+  return x;
 }
 
 // The exact integer dot product of kBits-bit weights with int8 activations, 4 values of K (a quad)
