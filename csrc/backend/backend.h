@@ -58,21 +58,28 @@ class Workspace {
   virtual std::size_t bytes() const = 0;
 };
 
-// The contiguous key/value cache of one sequence: keys and values each [L, Hkv, capacity, D].
+// The contiguous key/value cache of one sequence: keys and values each [L, Hkv, capacity, D]. How a
+// row [D] is stored: cache_row.h.
 struct KvCacheView {
-  DType dtype = DType::kF16;  // kF32 or kF16
+  DType dtype = DType::kF16;  // kF32, kF16 or kQ8_0
   std::int32_t layers = 0, kv_heads = 0, head_dim = 0;
   std::int32_t capacity = 0;  // positions
   std::byte* keys = nullptr;
   std::byte* values = nullptr;
 
-  std::size_t element_bytes() const { return dtype_info(dtype).block_bytes; }
+  // Of one position of a head.
+  std::size_t row_bytes() const {
+    return specdec::row_bytes(dtype, static_cast<std::size_t>(head_dim));
+  }
   // Byte offset of [layer, head, 0, 0].
   std::size_t head_offset(std::int32_t layer, std::int32_t head) const {
     return (static_cast<std::size_t>(layer) * static_cast<std::size_t>(kv_heads) +
             static_cast<std::size_t>(head)) *
-           static_cast<std::size_t>(capacity) * static_cast<std::size_t>(head_dim) *
-           element_bytes();
+           static_cast<std::size_t>(capacity) * row_bytes();
+  }
+  // Byte offset of [layer, head, position, 0].
+  std::size_t row_offset(std::int32_t layer, std::int32_t head, std::int32_t position) const {
+    return head_offset(layer, head) + static_cast<std::size_t>(position) * row_bytes();
   }
 };
 

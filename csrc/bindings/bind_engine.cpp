@@ -23,7 +23,8 @@ using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 DType parse_kv_type(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "f16") return DType::kF16;
-  throw InvalidArgument(str("kv_type is '", name, "'; supported: f16, f32"));
+  if (name == "q8_0") return DType::kQ8_0;
+  throw InvalidArgument(str("kv_type is '", name, "'; supported: f16, q8_0, f32"));
 }
 
 AcceptRule parse_rule(const std::string& name) {

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cache_row.h"
 #include "bindings/testing_support.h"
-#include "core/half.h"
+#include "core/dequantize.h"
 
 namespace specdec::testing {
 namespace {
@@ -42,23 +43,25 @@ class OpCache {
           std::int32_t head_dim, std::int32_t capacity)
       : op_(op) {
     view_.dtype = parse_dtype(dtype);
-    if (view_.dtype != DType::kF32 && view_.dtype != DType::kF16) {
-      throw InvalidArgument(str("a cache holds F32 or F16, not ", dtype));
+    if (!is_cache_dtype(view_.dtype)) {
+      throw InvalidArgument(str("a cache holds F32, F16 or Q8_0, not ", dtype));
     }
     if (layers < 1 || kv_heads < 1 || head_dim < 1 || capacity < 1) {
       throw InvalidArgument(str("a cache of [", layers, ", ", kv_heads, ", ", capacity, ", ",
                                 head_dim, "]: every dimension must be at least 1"));
     }
+    if (static_cast<std::size_t>(head_dim) % dtype_info(view_.dtype).block_size != 0) {
+      throw InvalidArgument(str("heads of ", head_dim, " in a cache of ", dtype));
+    }
     view_.layers = layers;
     view_.kv_heads = kv_heads;
     view_.head_dim = head_dim;
     view_.capacity = capacity;
-    const std::size_t bytes = count() * view_.element_bytes();
-    keys_ = op.ops().allocate(bytes);
-    values_ = op.ops().allocate(bytes);
-    const std::vector<std::byte> zeros(bytes);
-    op.ops().upload(keys_->data(), zeros.data(), bytes);
-    op.ops().upload(values_->data(), zeros.data(), bytes);
+    keys_ = op.ops().allocate(bytes());
+    values_ = op.ops().allocate(bytes());
+    const std::vector<std::byte> zeros(bytes());
+    op.ops().upload(keys_->data(), zeros.data(), zeros.size());
+    op.ops().upload(values_->data(), zeros.data(), zeros.size());
     view_.keys = static_cast<std::byte*>(keys_->data());
     view_.values = static_cast<std::byte*>(values_->data());
   }
@@ -74,29 +77,24 @@ class OpCache {
   }
 
  private:
-  std::size_t count() const { return view_.head_offset(view_.layers, 0) / view_.element_bytes(); }
+  std::size_t bytes() const { return view_.head_offset(view_.layers, 0); }
+  std::size_t rows() const { return bytes() / view_.row_bytes(); }
 
   Array<float> read(Buffer& buffer) const {
     Array<float> out({view_.layers, view_.kv_heads, view_.capacity, view_.head_dim});
-    if (view_.dtype == DType::kF32) {
-      op_.ops().download(op_.ws(), out.mutable_data(), buffer.data(), count() * sizeof(float));
-      return out;
-    }
-    std::vector<std::uint16_t> half(count());
-    op_.ops().download(op_.ws(), half.data(), buffer.data(), half.size() * sizeof(half[0]));
-    for (std::size_t i = 0; i < half.size(); ++i) out.mutable_data()[i] = half_to_float(half[i]);
+    std::vector<std::byte> stored(bytes());
+    op_.ops().download(op_.ws(), stored.data(), buffer.data(), stored.size());
+    dequantize_row(view_.dtype, stored.data(), out.mutable_data(),
+                   rows() * static_cast<std::size_t>(view_.head_dim));
     return out;
   }
 
   void write(Buffer& buffer, const char* name, const Array<float>& from) {
     check_shape(name, from, {view_.layers, view_.kv_heads, view_.capacity, view_.head_dim});
-    if (view_.dtype == DType::kF32) {
-      op_.ops().upload(buffer.data(), from.data(), count() * sizeof(float));
-      return;
-    }
-    std::vector<std::uint16_t> half(count());
-    for (std::size_t i = 0; i < half.size(); ++i) half[i] = float_to_half(from.data()[i]);
-    op_.ops().upload(buffer.data(), half.data(), half.size() * sizeof(half[0]));
+    std::vector<std::byte> stored(bytes());
+    store_cache_row(view_.dtype, from.data(), rows() * static_cast<std::size_t>(view_.head_dim),
+                    stored.data());
+    op_.ops().upload(buffer.data(), stored.data(), stored.size());
   }
 
   const OpBackend& op_;

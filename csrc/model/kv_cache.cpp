@@ -1,14 +1,21 @@
 #include "model/kv_cache.h"
 
+#include "backend/cache_row.h"
 #include "core/error.h"
 
 namespace specdec {
 
 KvCache::KvCache(const Backend& backend, DType dtype, std::int32_t layers, std::int32_t kv_heads,
                  std::int32_t head_dim, std::int32_t capacity) {
-  if (dtype != DType::kF32 && dtype != DType::kF16) {
+  if (!is_cache_dtype(dtype)) {
     throw InvalidArgument(str("a key/value cache of type ", dtype_info(dtype).name,
-                              " is not supported; use kv_type=\"f16\" or \"f32\""));
+                              " is not supported; use kv_type=\"f16\", \"q8_0\" or \"f32\""));
+  }
+  const auto block = static_cast<std::int32_t>(dtype_info(dtype).block_size);
+  if (head_dim % block != 0) {
+    throw InvalidArgument(
+        str("a key/value cache of type ", dtype_info(dtype).name, " needs heads of a multiple of ",
+            block, " values, but this model's have ", head_dim, "; use kv_type=\"f16\""));
   }
   view_ = KvCacheView{dtype, layers, kv_heads, head_dim, capacity, nullptr, nullptr};
   const std::size_t bytes = view_.head_offset(layers, 0);

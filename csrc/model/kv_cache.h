@@ -13,7 +13,8 @@ namespace specdec {
 
 class KvCache {
  public:
-  // capacity: positions. dtype: kF32 or kF16.
+  // capacity: positions. dtype: kF32, kF16, or kQ8_0 where head_dim is a
+  // multiple of 32.
   KvCache(const Backend& backend, DType dtype, std::int32_t layers, std::int32_t kv_heads,
           std::int32_t head_dim, std::int32_t capacity);
 

@@ -69,7 +69,8 @@ class Generator:
             n_ctx: Positions of the context; None: the trained length, at most 8192.
             device: ``"auto"`` or ``"cpu"``; ``"ref"`` is the slow reference in double precision.
             threads: Threads that compute; None: one per physical core.
-            kv_type: Type of the key/value cache, ``"f16"`` or ``"f32"``.
+            kv_type: Type of the key/value cache: ``"f16"``, ``"f32"``, or ``"q8_0"``, which takes
+                half the memory of f16 and needs heads of a multiple of 32.
             progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
                 fraction done and a text.
 

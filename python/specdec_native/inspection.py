@@ -18,7 +18,7 @@ from specdec_native.text import Tokenizer
 __all__ = ["estimate_memory", "inspect", "vocabularies_fit"]
 
 _VERIFY_ROWS = 9  # the pending token and the drafted ones
-_CACHE_BYTES = {"f32": 4, "f16": 2}  # per element
+_CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}  # per element
 
 
 def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def estimate_memory(
         model: A GGUF file, or a name that was pulled.
         draft: As for `Generator`.
         n_ctx: Positions of the context; None: the trained length, at most 8192.
-        kv_type: Type of the key/value cache.
+        kv_type: Type of the key/value cache: ``"f16"``, ``"q8_0"`` or ``"f32"``.
 
     Returns:
         Bytes under the keys of `Generator.memory`; ``scratch`` is that of a long prompt.
@@ -188,8 +188,8 @@ class _Facts:
         return sum(tensor.bytes for tensor in self.file.tensors)
 
     def cache_bytes(self, positions: int, kv_type: str) -> int:
-        row = (self.kv_heads or 0) * (self.head_dim or 0) * _CACHE_BYTES[kv_type]
-        return 2 * self.needed("block_count") * row * positions
+        row = (self.kv_heads or 0) * (self.head_dim or 0)
+        return int(2 * self.needed("block_count") * row * positions * _CACHE_BYTES[kv_type])
 
     def scratch_bytes(self) -> int:
         """Activations of a full prefill pass, and logits of a verify pass."""

@@ -95,12 +95,12 @@ def test_threads_and_prefill_chunks_change_nothing(models: tuple[Path, Path], mo
                 assert speculative.tokens == plain.tokens, (chunk, index)
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("device", ["cpu", "ref"])
 def test_logits_of_any_width_equal_serial_decoding_by_bytes(
     make_model: Callable[..., Path], device: str, kv_type: str
 ) -> None:
-    model = load(make_model(dtype="q4_1", seed=5), device)
+    model = load(make_model(dtype="q4_1", seed=5, head_dim=32), device)
     rng = np.random.default_rng(11)
     tokens = [int(t) for t in rng.integers(3, model.vocab, size=100)]
     serial = _core.Generator(model, 256, kv_type)
@@ -113,6 +113,26 @@ def test_logits_of_any_width_equal_serial_decoding_by_bytes(
         np.testing.assert_array_equal(
             np.concatenate(rows).view(np.uint32)[: len(tokens)], expected.view(np.uint32)
         )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_q8_0_cache_gives_the_plain_tokens(
+    make_model: Callable[..., Path], tmp_path: Path, mode: str
+) -> None:
+    path = make_model(dtype="q4_0", seed=3, head_dim=32)
+    target, draft = load(path), load(cut_layers(path, tmp_path / "cut.gguf", 2))
+    accepted = 0
+    for index, prompt in enumerate(prompts(target.vocab)[:8]):
+        fields = {**MODES[mode], "seed": index, "max_tokens": 96, "kv_type": "q8_0"}
+        plain = run(target, prompt, **fields)
+        for drafter in (
+            _core.NgramDrafter(8, 1, 4),
+            _core.DraftModelDrafter(draft, 512, "q8_0", 5),
+        ):
+            speculative = run(target, prompt, [drafter], **fields)
+            assert speculative.tokens == plain.tokens, index
+            accepted += speculative.stats["accepted"]
+    assert accepted > 200
 
 
 def test_reused_prefix_gives_the_tokens_of_a_cold_start(tiny_model: Path, tmp_path: Path) -> None:

@@ -385,8 +385,23 @@ def test_unknown_parameters_and_devices_are_named(gen: sd.Generator, tiny_model:
         sd.NgramDraft(min_ngram=5, max_ngram=2)
     with pytest.raises(ValueError, match="kv_type"):
         sd.Generator(tiny_model, kv_type="q3", progress=False)
+    with pytest.raises(ValueError, match="multiple of 32 values, but this model's have 16"):
+        sd.Generator(tiny_model, kv_type="q8_0", progress=False)
     with pytest.raises(FileNotFoundError, match=r"missing\.gguf"):
         sd.Generator("/nowhere/missing.gguf", progress=False)
+
+
+def test_a_q8_0_cache_takes_about_half_and_is_estimated_exactly(
+    make_model: Callable[..., Path],
+) -> None:
+    path = make_model(layers=1, head_dim=32)
+    sizes = {}
+    for kind in ("f16", "q8_0"):
+        with sd.Generator(path, draft=None, kv_type=kind, n_ctx=64, progress=False) as generator:
+            sizes[kind] = generator.memory()["target_cache"]
+        estimate = sd.estimate_memory(path, n_ctx=64, kv_type=kind)
+        assert estimate["target_cache"] == sizes[kind]
+    assert sizes["q8_0"] == sizes["f16"] * 17 // 32
 
 
 def test_a_files_recommended_sampling_is_the_default(make_model: Callable[..., Path]) -> None:

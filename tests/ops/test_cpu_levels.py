@@ -52,7 +52,13 @@ def digests(threads: int) -> dict[str, str]:
                 cache, 0, floats(9, 64), *qkv, 3, parents, floats(9, 8, 2), layout
             )
             note(f"qkv {name} {layout}", q, cache.keys(), cache.values())
-    for dim, base, kind in ((64, 200, "F16"), (80, 61, "F32"), (12, 0, "F16"), (128, 64, "F32")):
+    heads = ((64, 200, "F16"), (80, 61, "F32"), (12, 0, "F16"), (128, 64, "F32"), (96, 77, "Q8_0"))
+    qkv = [("Q4_0", random_weight("Q4_0", 160, 96, seed=11)[0])] * 3
+    cache = _core.testing.Cache(cpu, "Q8_0", 1, 1, 160, 32)
+    parents = np.arange(-1, 8, dtype=np.int32)
+    cpu.qkv_rope_store(cache, 0, floats(9, 96), *qkv, 3, parents, floats(9, 8, 2))
+    note("qkv q8_0", cache.keys(), cache.values())
+    for dim, base, kind in heads:
         cache = _core.testing.Cache(cpu, kind, 1, 2, dim, 256)
         cache.set(floats(1, 2, 256, dim), floats(1, 2, 256, dim))
         tree = np.array(TREE, np.int32)

@@ -149,13 +149,13 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16"])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "Q8_0"])
 @pytest.mark.parametrize("base", [0, 1, 63, 64, 65])
 @pytest.mark.parametrize("tree", TREES)
 def test_attention(ref, dtype, base, tree):
     parents = TREES[tree]
-    cache = filled_cache(ref, dtype, layers=2, kv_heads=2, dim=16, capacity=80)
-    q = random_floats(len(parents), 6, 16, seed=9)
+    cache = filled_cache(ref, dtype, layers=2, kv_heads=2, dim=32, capacity=80)
+    q = random_floats(len(parents), 6, 32, seed=9)
     actual = ref.attention(cache, 1, q, base, parents, scale=0.25)
     expected = numpy_attention(cache, 1, q, base, parents, scale=0.25)
     np.testing.assert_allclose(actual, expected, **TOLERANCE)
@@ -175,11 +175,12 @@ def test_attention_of_several_segments_equals_each_alone(ref):
     assert np.array_equal(together, np.concatenate(alone))
 
 
-def test_tree_row_equals_the_row_of_serial_decoding(ref):
+@pytest.mark.parametrize("dtype", ["F16", "Q8_0"])
+def test_tree_row_equals_the_row_of_serial_decoding(ref, dtype):
     """Bit for bit: gather a path of the tree, then attend as a chain."""
     parents, path, base = [-1, 0, 0, 1, 2, 2], [0, 2, 5], 7
-    cache = filled_cache(ref, "F16", 2, 2, 8, 20)
-    q = random_floats(6, 4, 8, seed=5)
+    cache = filled_cache(ref, dtype, 2, 2, 32, 20)
+    q = random_floats(6, 4, 32, seed=5)
     in_tree = ref.attention(cache, 1, q, base, parents, 0.3)[path]
     ref.keep_rows(cache, base, path)
     serial = [
@@ -189,11 +190,11 @@ def test_tree_row_equals_the_row_of_serial_decoding(ref):
     assert np.array_equal(in_tree, np.stack(serial))
 
 
-@pytest.mark.parametrize("dtype", ["F32", "F16"])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "Q8_0"])
 @pytest.mark.parametrize("rows", [[], [0], [0, 1, 2], [1], [0, 2, 5], [3, 4, 5]])
 def test_keep_rows(ref, dtype, rows):
     base = 4
-    cache = filled_cache(ref, dtype, 2, 3, 8, 12)
+    cache = filled_cache(ref, dtype, 2, 3, 32, 12)
     before = cache.keys(), cache.values()
     ref.keep_rows(cache, base, np.array(rows, np.int32))
     for old, new in zip(before, (cache.keys(), cache.values()), strict=True):
@@ -222,5 +223,5 @@ def test_wrong_shapes_are_refused(ref):
         ref.attention(cache, 0, random_floats(1, 3, 8), 0, [-1], 1.0)
     with pytest.raises(ValueError, match=r"rows\[1\] is 1"):
         ref.keep_rows(cache, 0, [2, 1])
-    with pytest.raises(ValueError, match="not Q8_0"):
-        _core.testing.Cache(ref, "Q8_0", 1, 1, 32, 4)
+    with pytest.raises(ValueError, match="not Q4_0"):
+        _core.testing.Cache(ref, "Q4_0", 1, 1, 32, 4)

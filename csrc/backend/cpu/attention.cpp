@@ -224,17 +224,23 @@ class CpuAttention {
     w.rows = last - w.first;
     w.stride = round_up_16(w.rows);
     w.keys = scratch.keys;
-    const bool half = cache.dtype == DType::kF16;
     const std::size_t offset =
-        cache.head_offset(layer_, task.kv_head) + w.first * dim_ * cache.element_bytes();
-    kernels_.transpose_keys(cache.keys + offset, half, w.rows, dim_, w.keys, w.stride);
-    if (half) {
-      kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(cache.values + offset),
-                        w.rows * dim_, scratch.values);
-      w.values = scratch.values;
+        cache.row_offset(layer_, task.kv_head, static_cast<std::int32_t>(w.first));
+    const std::byte* values = cache.values + offset;
+    w.values = scratch.values;
+    CacheRows type = CacheRows::kF32;
+    if (cache.dtype == DType::kF16) {
+      type = CacheRows::kF16;
+      kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(values), w.rows * dim_,
+                        scratch.values);
+    } else if (cache.dtype == DType::kQ8_0) {
+      type = CacheRows::kQ8;
+      kernels_.load_q8(reinterpret_cast<const std::uint8_t*>(values), w.rows * dim_ / kActBlockSize,
+                       scratch.values);
     } else {
-      w.values = reinterpret_cast<const float*>(cache.values + offset);
+      w.values = reinterpret_cast<const float*>(values);
     }
+    kernels_.transpose_keys(cache.keys + offset, type, w.rows, dim_, w.keys, w.stride);
     return w;
   }
 
@@ -394,7 +400,7 @@ void CpuBackend::attention(Workspace& ws, const Pass& pass, std::int32_t layer, 
 
 void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t base,
                            const std::int32_t* rows, std::int32_t count) const {
-  const std::size_t row_bytes = static_cast<std::size_t>(cache.head_dim) * cache.element_bytes();
+  const std::size_t row_bytes = cache.row_bytes();
   for (std::int32_t i = 0; i < count; ++i) {
     SPECDEC_CHECK(
         rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
@@ -402,8 +408,7 @@ void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t ba
   }
   for (std::int32_t layer = 0; layer < cache.layers; ++layer) {
     for (std::int32_t head = 0; head < cache.kv_heads; ++head) {
-      const std::size_t offset =
-          cache.head_offset(layer, head) + static_cast<std::size_t>(base) * row_bytes;
+      const std::size_t offset = cache.row_offset(layer, head, base);
       for (std::int32_t i = 0; i < count; ++i) {
         if (rows[i] == i) continue;
         // Rows ascend and are distinct, so a destination never lies above a source still to be

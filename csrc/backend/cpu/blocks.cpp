@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cache_row.h"
 #include "backend/cpu/cpu_backend.h"
 #include "core/error.h"
 
@@ -39,9 +40,8 @@ struct StoreRows {
     for (std::size_t h = 0; h < kv_heads; ++h) {
       float* key = keys + (row * kv_heads + h) * d;
       rotate(key, cos_sin);
-      const std::size_t offset =
-          cache.head_offset(layer, static_cast<std::int32_t>(h)) +
-          (static_cast<std::size_t>(segment.base) + i) * d * cache.element_bytes();
+      const std::size_t offset = cache.row_offset(layer, static_cast<std::int32_t>(h),
+                                                  segment.base + static_cast<std::int32_t>(i));
       store(key, cache.keys + offset);
       store(values + (row * kv_heads + h) * d, cache.values + offset);
     }
@@ -57,6 +57,8 @@ struct StoreRows {
     const auto d = static_cast<std::size_t>(shape.head_dim);
     if (segment.cache.dtype == DType::kF32) {
       std::memcpy(out, row, d * sizeof(float));
+    } else if (segment.cache.dtype == DType::kQ8_0) {
+      kernels.store_q8(row, d / kActBlockSize, reinterpret_cast<std::uint8_t*>(out));
     } else {
       kernels.store_f16(row, d, reinterpret_cast<std::uint16_t*>(out));
     }
@@ -105,8 +107,7 @@ void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t la
   for (std::int32_t s = 0; s < pass.segment_count; ++s) {
     const Segment& segment = pass.segments[s];
     const KvCacheView& cache = segment.cache;
-    SPECDEC_CHECK(cache.dtype == DType::kF32 || cache.dtype == DType::kF16, "a cache of ",
-                  dtype_info(cache.dtype).name);
+    SPECDEC_CHECK(is_cache_dtype(cache.dtype), "a cache of ", dtype_info(cache.dtype).name);
     SPECDEC_CHECK(segment.base + segment.rows <= cache.capacity, "cache of ", cache.capacity,
                   " positions for ", segment.base + segment.rows);
     const StoreRows store{kernels_, pass, segment, shape, layer, q_out, keys, values};

@@ -68,6 +68,11 @@ struct ActKind {
   bool sums;       // the format has minima
 };
 
+// What the rows of a key/value cache are made of: floats, halves, or blocks of 32 int8 behind a
+// half (kQ8Bytes each; as cache_row.h says).
+enum class CacheRows : int { kF32, kF16, kQ8 };
+inline constexpr size_t kQ8Bytes = 34;
+
 // One query's state while it attends to the chunks of its cache in order, and one chunk's result.
 struct SoftmaxState {
   float max;
@@ -109,10 +114,14 @@ struct KernelTable {
   void (*store_f16)(const float* x, size_t n, uint16_t* out);
   void (*load_f16)(const uint16_t* x, size_t n, float* out);
 
-  // out[d, r] = keys[r, d] as floats. keys [rows, D] of floats or, if `half`, of IEEE halves; out
-  // [D, stride], stride a multiple of 16 and >= rows; columns up to the next multiple of 16 are
-  // zeros
-  void (*transpose_keys)(const void* keys, bool half, size_t rows, size_t head_dim, float* out,
+  // float <-> blocks of the kQ8 cache: x [32 * blocks], out [kQ8Bytes * blocks] and back
+  void (*store_q8)(const float* x, size_t blocks, uint8_t* out);
+  void (*load_q8)(const uint8_t* x, size_t blocks, float* out);
+
+  // out[d, r] = keys[r, d] as floats. keys [rows, D] of the given type, kQ8 with D a multiple of
+  // 32; out [D, stride], stride a multiple of 16 and >= rows; columns up to the next multiple of 16
+  // are zeros
+  void (*transpose_keys)(const void* keys, CacheRows type, size_t rows, size_t head_dim, float* out,
                          size_t stride);
   // scores[r] = scale * dot(q, keys[:, r]) for r < rows rounded up to 16. q [D], keys [D, stride]
   // transposed

@@ -78,6 +78,8 @@ constexpr KernelTable make_table(const char* name) {
   t.rotate = rotate;
   t.store_f16 = store_f16;
   t.load_f16 = load_f16;
+  t.store_q8 = store_q8;
+  t.load_q8 = load_q8;
   t.transpose_keys = transpose_keys;
   t.attention_scores = attention_scores;
   t.attention_softmax = attention_softmax;

@@ -93,28 +93,63 @@ void load_f16(const uint16_t* x, size_t n, float* out) {
   });
 }
 
+// As an activation block is quantised, with d as a half.
+void store_q8(const float* x, size_t blocks, uint8_t* out) {
+  for (size_t b = 0; b < blocks; ++b, x += 32, out += kQ8Bytes) {
+    ActBlock block;
+    quantize_row(x, 1, ActKind{0, false, false}, &block, 1);
+    uint16_t d;
+    f_store_f16_n(&d, f_set1(block.d), 1);
+    __builtin_memcpy(out, &d, sizeof(d));
+    __builtin_memcpy(out + 2, block.q, sizeof(block.q));
+  }
+}
+
+// d * q
+void load_q8(const uint8_t* x, size_t blocks, float* out) {
+  for (size_t b = 0; b < blocks; ++b, x += kQ8Bytes, out += 32) {
+    const F32x16 d = f_set1_f16(x);
+    f_store(out, f_mul(d, f_load_i8(x + 2)));
+    f_store(out + 16, f_mul(d, f_load_i8(x + 18)));
+  }
+}
+
 // --- Attention
 // ----------------------------------------------------------------------------------------
 
+// n <= 16 elements of a cache row from element d on.
+struct RowF32 {
+  static SPECDEC_INLINE size_t bytes(size_t head_dim) { return 4 * head_dim; }
+  static SPECDEC_INLINE F32x16 load(const uint8_t* row, size_t d, size_t n) {
+    return f_load_n(reinterpret_cast<const float*>(row + 4 * d), n);
+  }
+};
+struct RowF16 {
+  static SPECDEC_INLINE size_t bytes(size_t head_dim) { return 2 * head_dim; }
+  static SPECDEC_INLINE F32x16 load(const uint8_t* row, size_t d, size_t n) {
+    return n == 16 ? f_load_f16(row + 2 * d) : f_load_f16_n(row + 2 * d, n);
+  }
+};
+struct RowQ8 {
+  static SPECDEC_INLINE size_t bytes(size_t head_dim) { return head_dim / 32 * kQ8Bytes; }
+  static SPECDEC_INLINE F32x16 load(const uint8_t* row, size_t d, size_t) {
+    const uint8_t* block = row + d / 32 * kQ8Bytes;
+    return f_mul(f_set1_f16(block), f_load_i8(block + 2 + d % 32));
+  }
+};
+
 // See KernelTable. Tiles of 16 x 16 in registers.
-template <bool kHalf>
+template <class Row>
 SPECDEC_INLINE void transpose_tiles(const uint8_t* keys, size_t rows, size_t head_dim, float* out,
                                     size_t stride) {
-  constexpr size_t kBytes = kHalf ? 2 : 4;
   for (size_t r = 0; r < rows; r += 16) {
     for (size_t d = 0; d < head_dim; d += 16) {
       const size_t n = head_dim - d < 16 ? head_dim - d : 16;
       F32x16 tile[16];
 #pragma GCC unroll 16
       for (size_t i = 0; i < 16; ++i) {
-        const uint8_t* p = keys + ((r + i) * head_dim + d) * kBytes;
-        if (r + i >= rows) {
-          tile[i] = f_zero();
-        } else if constexpr (kHalf) {
-          tile[i] = n == 16 ? f_load_f16(p) : f_load_f16_n(p, n);
-        } else {
-          tile[i] = f_load_n(reinterpret_cast<const float*>(p), n);
-        }
+        const uint8_t* row = keys + (r + i) * Row::bytes(head_dim);
+        tile[i] = r + i < rows ? Row::load(row, d, n) : f_zero();
       }
       f_transpose(tile);
 #pragma GCC unroll 16
@@ -125,13 +160,16 @@ SPECDEC_INLINE void transpose_tiles(const uint8_t* keys, size_t rows, size_t hea
   }
 }
 
-void transpose_keys(const void* keys, bool half, size_t rows, size_t head_dim, float* out,
+void transpose_keys(const void* keys, CacheRows type, size_t rows, size_t head_dim, float* out,
                     size_t stride) {
   const uint8_t* p = static_cast<const uint8_t*>(keys);
-  if (half) {
-    transpose_tiles<true>(p, rows, head_dim, out, stride);
-  } else {
-    transpose_tiles<false>(p, rows, head_dim, out, stride);
+  switch (type) {
+    case CacheRows::kF32:
+      return transpose_tiles<RowF32>(p, rows, head_dim, out, stride);
+    case CacheRows::kF16:
+      return transpose_tiles<RowF16>(p, rows, head_dim, out, stride);
+    case CacheRows::kQ8:
+      return transpose_tiles<RowQ8>(p, rows, head_dim, out, stride);
   }
 }
 

@@ -110,6 +110,17 @@ SPECDEC_INLINE F32x16 f_load_bf16_n(const uint8_t* p, size_t n) {
   const Partial16 part(p, n);
   return f_load_bf16(part.bytes);
 }
+SPECDEC_INLINE F32x16 f_set1_f16(const uint8_t* p) {
+  int16_t half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  const __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(half));
+  return {all, all};
+}
+SPECDEC_INLINE F32x16 f_load_i8(const uint8_t* p) {
+  const __m128i x = load_16(p);
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
 SPECDEC_INLINE void f_store_f16_n(uint16_t* p, F32x16 x, size_t n) {
   alignas(32) uint16_t half[16];
   __m128i* out = reinterpret_cast<__m128i*>(half);

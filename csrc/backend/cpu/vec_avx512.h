@@ -69,6 +69,15 @@ SPECDEC_INLINE F32x16 f_load_bf16(const uint8_t* p) {
 SPECDEC_INLINE F32x16 f_load_bf16_n(const uint8_t* p, size_t n) {
   return widen_bf16(_mm256_maskz_loadu_epi16(lane_mask(n), p));
 }
+SPECDEC_INLINE F32x16 f_set1_f16(const uint8_t* p) {
+  int16_t half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  return _mm512_cvtph_ps(_mm256_set1_epi16(half));
+}
+SPECDEC_INLINE F32x16 f_load_i8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 SPECDEC_INLINE void f_store_f16_n(uint16_t* p, F32x16 x, size_t n) {
   _mm256_mask_storeu_epi16(p, lane_mask(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }

@@ -143,6 +143,14 @@ SPECDEC_INLINE F32x16 f_load_bf16_n(const uint8_t* p, size_t n) {
   return out;
 }
 SPECDEC_INLINE F32x16 f_load_bf16(const uint8_t* p) { return f_load_bf16_n(p, 16); }
+// The half at p in all lanes.
+SPECDEC_INLINE F32x16 f_set1_f16(const uint8_t* p) { return f_set1(widen_half(load_u16(p))); }
+// 16 signed bytes.
+SPECDEC_INLINE F32x16 f_load_i8(const uint8_t* p) {
+  F32x16 out;
+  SPECDEC_EACH_LANE(i) out.v[i] = static_cast<float>(static_cast<int8_t>(p[i]));
+  return out;
+}
 SPECDEC_INLINE void f_store_f16_n(uint16_t* p, F32x16 x, size_t n) {
   for (size_t i = 0; i < n; ++i) p[i] = narrow_to_half(x.v[i]);
 }

@@ -3,40 +3,31 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cache_row.h"
 #include "backend/ref/ref_backend.h"
 #include "backend/ref/ref_weight.h"
+#include "core/dequantize.h"
 #include "core/error.h"
-#include "core/half.h"
 #include "core/math.h"
 
 namespace specdec {
 namespace {
 
-// Rows [H, ...] of the cache as floats, whatever they are stored as.
 std::size_t row_offset(const KvCacheView& cache, std::int32_t layer, std::int32_t head,
                        std::int32_t row) {
   SPECDEC_CHECK(row >= 0 && row < cache.capacity, "cache row ", row, " of ", cache.capacity);
-  return cache.head_offset(layer, head) + static_cast<std::size_t>(row) *
-                                              static_cast<std::size_t>(cache.head_dim) *
-                                              cache.element_bytes();
+  return cache.row_offset(layer, head, row);
 }
 
-float load_element(const KvCacheView& cache, const std::byte* row, std::size_t d) {
-  if (cache.dtype == DType::kF32) return reinterpret_cast<const float*>(row)[d];
-  return half_to_float(reinterpret_cast<const std::uint16_t*>(row)[d]);
-}
-
-void store_element(const KvCacheView& cache, std::byte* row, std::size_t d, float value) {
-  if (cache.dtype == DType::kF32) {
-    reinterpret_cast<float*>(row)[d] = value;
-  } else {
-    reinterpret_cast<std::uint16_t*>(row)[d] = float_to_half(value);
-  }
+// A row [D] of the cache as floats, whatever it is stored as.
+std::vector<float> load_row(const KvCacheView& cache, const std::byte* row) {
+  std::vector<float> values(static_cast<std::size_t>(cache.head_dim));
+  dequantize_row(cache.dtype, row, values.data(), values.size());
+  return values;
 }
 
 void check_cache(const KvCacheView& cache, const AttentionShape& shape, std::int32_t layer) {
-  SPECDEC_CHECK(cache.dtype == DType::kF32 || cache.dtype == DType::kF16, "a cache of ",
-                dtype_info(cache.dtype).name);
+  SPECDEC_CHECK(is_cache_dtype(cache.dtype), "a cache of ", dtype_info(cache.dtype).name);
   SPECDEC_CHECK(cache.kv_heads == shape.kv_heads && cache.head_dim == shape.head_dim, "a cache of ",
                 cache.kv_heads, " heads of ", cache.head_dim, " for ", shape.kv_heads, " of ",
                 shape.head_dim);
@@ -79,10 +70,11 @@ void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
   const auto dim = static_cast<std::size_t>(cache.head_dim);
   std::vector<double> scores;
   for (const std::int32_t row : rows) {
-    const std::byte* key = cache.keys + row_offset(cache, layer, kv_head, row);
+    const std::vector<float> key =
+        load_row(cache, cache.keys + row_offset(cache, layer, kv_head, row));
     double dot = 0.0;
     for (std::size_t d = 0; d < dim; ++d) {
-      dot += static_cast<double>(q[d]) * static_cast<double>(load_element(cache, key, d));
+      dot += static_cast<double>(q[d]) * static_cast<double>(key[d]);
     }
     scores.push_back(dot * static_cast<double>(scale));
   }
@@ -91,10 +83,11 @@ void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
   double total = 0.0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const double weight = exp_f64(scores[i] - max);
-    const std::byte* value = cache.values + row_offset(cache, layer, kv_head, rows[i]);
+    const std::vector<float> value =
+        load_row(cache, cache.values + row_offset(cache, layer, kv_head, rows[i]));
     total += weight;
     for (std::size_t d = 0; d < dim; ++d) {
-      sum[d] += weight * static_cast<double>(load_element(cache, value, d));
+      sum[d] += weight * static_cast<double>(value[d]);
     }
   }
   for (std::size_t d = 0; d < dim; ++d) out[d] = static_cast<float>(sum[d] / total);
@@ -121,6 +114,7 @@ void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer
   }
   for (std::size_t i = 0; i < q.size(); ++i) q_out[i] = static_cast<float>(q[i]);
 
+  std::vector<float> key(dim), value(dim);
   for (std::int32_t s = 0; s < pass.segment_count; ++s) {
     const Segment& segment = pass.segments[s];
     const KvCacheView& cache = segment.cache;
@@ -132,9 +126,11 @@ void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer
                                   static_cast<std::size_t>(h)) *
                                  dim;
         for (std::size_t d = 0; d < dim; ++d) {
-          store_element(cache, cache.keys + offset, d, static_cast<float>(k[from + d]));
-          store_element(cache, cache.values + offset, d, static_cast<float>(v[from + d]));
+          key[d] = static_cast<float>(k[from + d]);
+          value[d] = static_cast<float>(v[from + d]);
         }
+        store_cache_row(cache.dtype, key.data(), dim, cache.keys + offset);
+        store_cache_row(cache.dtype, value.data(), dim, cache.values + offset);
       }
     }
   }
@@ -161,7 +157,7 @@ void RefBackend::attention(Workspace&, const Pass& pass, std::int32_t layer, con
 
 void RefBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t base,
                            const std::int32_t* rows, std::int32_t count) const {
-  const std::size_t bytes = static_cast<std::size_t>(cache.head_dim) * cache.element_bytes();
+  const std::size_t bytes = cache.row_bytes();
   for (std::int32_t i = 0; i < count; ++i) {
     // Ascending rows never overwrite a row that is still to be read.
     SPECDEC_CHECK(rows[i] >= i && (i == 0 || rows[i] > rows[i - 1]), "keep_rows: row ", rows[i],

@@ -91,7 +91,9 @@ ContextOption = Annotated[
         "--ctx", min=2, help="Positions of the context. Default: the trained length, at most 8192."
     ),
 ]
-KvTypeOption = Annotated[str, typer.Option("--kv-type", help="Type of the cache: f16 or f32.")]
+KvTypeOption = Annotated[
+    str, typer.Option("--kv-type", help="Type of the cache: f16, q8_0 or f32.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
 
 
@@ -113,8 +115,8 @@ def engine_arguments(
     with usage_errors():
         if not _DEVICE.fullmatch(device):
             raise ValueError(f"device is {device!r}; known are auto and cpu")
-        if kv_type not in ("f16", "f32"):
-            raise ValueError(f"kv-type is {kv_type!r}; known are f16 and f32")
+        if kv_type not in ("f16", "q8_0", "f32"):
+            raise ValueError(f"kv-type is {kv_type!r}; known are f16, q8_0 and f32")
         drafters = _drafters(draft or ["auto"], draft_max)
     return {
         "draft": drafters or None,
