@@ -50,6 +50,10 @@ class Weight {
   virtual std::size_t bytes() const = 0;  // memory it holds beyond the mapped file
 };
 
+// What a weight will be used for: an embedding table that is not the output matrix too is only ever
+// looked up, and needs no layout of its own.
+enum class WeightUse : std::uint8_t { kProducts, kLookup };
+
 // Scratch memory of one session's passes and, on a device, the stream they run on: operations given
 // the same Workspace take effect in order.
 class Workspace {
@@ -177,7 +181,8 @@ class Backend {
   // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the
   // mapping.
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) const = 0;
-  virtual std::unique_ptr<Weight> load_weight(const TensorView& source) const = 0;  // [N, K]
+  // A weight [N, K] loaded for kProducts serves embed_rows as well; one for kLookup nothing else.
+  virtual std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const = 0;
   virtual std::unique_ptr<Workspace> make_workspace() const = 0;
   virtual void upload(void* destination, const void* host_source, std::size_t bytes) const = 0;
   virtual void download(Workspace& workspace, void* host_destination, const void* source,

@@ -19,7 +19,8 @@ namespace {
 using RawWeight = std::pair<std::string, Array<std::uint8_t>>;  // type name, raw [N, row bytes]
 
 // A weight [N, K]; `raw` must stay alive as long as the result.
-std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, std::int32_t k) {
+std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, std::int32_t k,
+                                    WeightUse use = WeightUse::kProducts) {
   const DType dtype = parse_dtype(raw.first);
   const auto cols = static_cast<std::size_t>(k);
   const DTypeInfo& info = dtype_info(dtype);
@@ -33,7 +34,7 @@ std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, s
   view.shape = {static_cast<std::size_t>(raw.second.shape(0)), cols};
   view.data = reinterpret_cast<const std::byte*>(raw.second.data());
   view.bytes = static_cast<std::size_t>(raw.second.size());
-  return op.ops().load_weight(view);
+  return op.ops().load_weight(view, use);
 }
 
 // A key/value cache in a backend's memory.
@@ -243,7 +244,7 @@ Array<float> embed_rows(const OpBackend& op, const std::string& dtype,
                         const Array<std::int32_t>& tokens) {
   const std::vector<TokenId> ids = int_vector("tokens", tokens);
   const RawWeight raw_weight{dtype, raw};
-  const auto table = load_weight(op, raw_weight, k);
+  const auto table = load_weight(op, raw_weight, k, WeightUse::kLookup);
   for (const TokenId id : ids) {
     if (id < 0 || static_cast<std::size_t>(id) >= table->rows()) {
       throw InvalidArgument(str("token ", id, " of a table of ", table->rows(), " rows"));

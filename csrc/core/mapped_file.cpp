@@ -96,6 +96,8 @@ std::pair<const std::byte*, std::size_t> map_file(const std::string& path) {
 
 void unmap_file(const std::byte* data, std::size_t) { UnmapViewOfFile(data); }
 
+void release_pages(const std::byte*, std::size_t) {}
+
 #else
 
 class FileDescriptor {
@@ -131,9 +133,20 @@ void unmap_file(const std::byte* data, std::size_t size) {
   ::munmap(const_cast<std::byte*>(data), size);
 }
 
+void release_pages(const std::byte* data, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + bytes) / page * page;
+  // A failure costs memory, nothing else.
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 #endif
 
 }  // namespace
+
+void release_mapped_pages(const std::byte* data, std::size_t bytes) { release_pages(data, bytes); }
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   std::tie(data_, size_) = map_file(path_);

@@ -16,6 +16,7 @@ struct TensorView {
   std::vector<std::size_t> shape;   // outermost first, as NumPy: a matrix is [N out, K in]
   const std::byte* data = nullptr;  // `bytes` bytes, rows contiguous; alignment is not promised
   std::size_t bytes = 0;
+  bool mapped = false;  // lies in a MappedFile: release_mapped_pages may be called on it
 
   // [N, K] of a matrix; a vector [K] counts as one row.
   std::size_t rows() const {

@@ -286,6 +286,7 @@ std::optional<TensorView> GgufFile::find_view(std::string_view name) const {
   view.shape = info->shape;
   view.data = file_.data() + info->data_offset;
   view.bytes = info->bytes;
+  view.mapped = true;
   return view;
 }
 

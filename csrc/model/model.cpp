@@ -19,10 +19,11 @@ class ModelLoader {
   void load() {
     const ModelConfig& config = model_.config_;
     model_.rope_ = RopeTable(config.rope, frequency_factors());
-    model_.token_embedding_ = matrix("token_embd.weight");
+    const bool tied = file().find_tensor("output.weight") == nullptr;
+    model_.token_embedding_ =
+        matrix("token_embd.weight", tied ? WeightUse::kProducts : WeightUse::kLookup);
     for (std::int32_t i = 0; i < config.layers; ++i) model_.layers_.push_back(load_layer(i));
     model_.output_norm_ = vector("output_norm.weight");
-    const bool tied = file().find_tensor("output.weight") == nullptr;
     model_.output_ = tied ? model_.token_embedding_ : matrix("output.weight");
   }
 
@@ -36,9 +37,9 @@ class ModelLoader {
     }
   }
 
-  std::unique_ptr<Weight> matrix(const std::string& name) {
+  std::unique_ptr<Weight> matrix(const std::string& name, WeightUse use = WeightUse::kProducts) {
     const TensorView view = file().view(name);
-    auto weight = model_.backend_->load_weight(view);
+    auto weight = model_.backend_->load_weight(view, use);
     report(view.bytes);
     return weight;
   }

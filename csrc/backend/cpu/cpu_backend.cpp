@@ -51,8 +51,8 @@ std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) const {
   return std::make_unique<CpuBuffer>(bytes);
 }
 
-std::unique_ptr<Weight> CpuBackend::load_weight(const TensorView& source) const {
-  return std::make_unique<CpuWeight>(source, *pool_);
+std::unique_ptr<Weight> CpuBackend::load_weight(const TensorView& source, WeightUse use) const {
+  return std::make_unique<CpuWeight>(source, use, *pool_);
 }
 
 std::unique_ptr<Workspace> CpuBackend::make_workspace() const {

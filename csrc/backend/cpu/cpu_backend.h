@@ -99,7 +99,7 @@ class CpuBackend final : public Backend {
   const KernelTable& kernels() const { return kernels_; }
 
   std::unique_ptr<Buffer> allocate(std::size_t bytes) const override;
-  std::unique_ptr<Weight> load_weight(const TensorView& source) const override;
+  std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
   std::unique_ptr<Workspace> make_workspace() const override;
   void upload(void* destination, const void* host_source, std::size_t bytes) const override;
   void download(Workspace& workspace, void* host_destination, const void* source,

@@ -87,6 +87,8 @@ void CpuBackend::multiply_packed(const MatmulJob& job, std::size_t rows, std::si
 void CpuBackend::multiply_float(const MatmulJob& job, std::size_t rows, std::size_t begin,
                                 std::size_t end) const {
   const CpuWeight& weight = *job.weight;
+  SPECDEC_CHECK(packed_layout(weight.dtype()) == nullptr, "a product with a table that was loaded ",
+                "to be looked up");
   const MatmulFloatFn kernel = weight.dtype() == DType::kF32   ? kernels_.matmul_f32
                                : weight.dtype() == DType::kF16 ? kernels_.matmul_f16
                                                                : kernels_.matmul_bf16;

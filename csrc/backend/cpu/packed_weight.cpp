@@ -7,6 +7,7 @@
 
 #include "core/codebook_blocks.h"
 #include "core/error.h"
+#include "core/mapped_file.h"
 #include "core/quant_blocks.h"
 
 namespace specdec {
@@ -15,6 +16,9 @@ namespace {
 constexpr std::align_val_t kVectorAlignment{64};
 constexpr std::size_t kQuads = kActBlockSize / 4;
 constexpr std::size_t kSubBlocks = kSuperBlock / kBlock;  // blocks of 32 in a superblock
+
+// Bytes of the file that one task repacks.
+constexpr std::size_t kPackBytes = 512 * 1024;
 
 constexpr std::size_t kVectorRows = 16;  // rows of one 64-byte vector of a plane
 
@@ -375,20 +379,26 @@ const PackedLayout* packed_layout(DType dtype) {
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }
 
-CpuWeight::CpuWeight(const TensorView& source, ThreadPool& pool)
+CpuWeight::CpuWeight(const TensorView& source, WeightUse use, ThreadPool& pool)
     : dtype_(source.dtype),
       rows_(source.rows()),
       cols_(source.cols()),
       row_bytes_(row_bytes(source.dtype, source.cols())),
       source_(source.data),
-      layout_(packed_layout(source.dtype)) {
+      layout_(use == WeightUse::kLookup ? nullptr : packed_layout(source.dtype)) {
   SPECDEC_CHECK(source.bytes >= row_bytes_ * rows_, source.name, " has ", source.bytes,
                 " bytes for ", rows_, " rows of ", row_bytes_);
   if (layout_ == nullptr) return;
   group_bytes_ =
       blocks() / layout_->super_blocks * layout_->header_bytes + blocks() * layout_->block_bytes();
   packed_ = allocate_aligned(groups() * group_bytes_);
-  pool.parallel_for(groups(), [this](std::size_t group, int) { pack_group(group); });
+  const std::size_t step = std::max<std::size_t>(1, kPackBytes / (kGroupRows * row_bytes_));
+  pool.parallel_for((groups() + step - 1) / step, [&](std::size_t task, int) {
+    const std::size_t first = task * step, last = std::min(first + step, groups());
+    for (std::size_t group = first; group < last; ++group) pack_group(group);
+    const std::size_t begin = first * kGroupRows, end = std::min(last * kGroupRows, rows_);
+    if (source.mapped) release_mapped_pages(source_row(begin), (end - begin) * row_bytes_);
+  });
 }
 
 void CpuWeight::pack_group(std::size_t group) {

@@ -42,15 +42,17 @@ const PackedLayout* packed_layout(DType dtype);
 
 class CpuWeight final : public Weight {
  public:
-  // Repacks `source` [N, K] with the pool's threads. The mapping must outlive the weight.
-  CpuWeight(const TensorView& source, ThreadPool& pool);
+  // Repacks `source` [N, K] with the pool's threads, unless it is only looked up. The mapping must
+  // outlive the weight; what has been repacked is given back page by page, so that file and packed
+  // form are never in memory together.
+  CpuWeight(const TensorView& source, WeightUse use, ThreadPool& pool);
 
   DType dtype() const override { return dtype_; }
   std::size_t rows() const override { return rows_; }
   std::size_t cols() const override { return cols_; }
   std::size_t bytes() const override { return packed_ ? groups() * group_bytes_ : 0; }
 
-  const PackedLayout* layout() const { return layout_; }  // null: float weights
+  const PackedLayout* layout() const { return layout_; }  // null: read from the file
   std::size_t blocks() const { return cols_ / kActBlockSize; }
   std::size_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
   const std::uint8_t* group(std::size_t index) const {

@@ -35,7 +35,7 @@ std::unique_ptr<Buffer> RefBackend::allocate(std::size_t bytes) const {
   return std::make_unique<RefBuffer>(bytes);
 }
 
-std::unique_ptr<Weight> RefBackend::load_weight(const TensorView& source) const {
+std::unique_ptr<Weight> RefBackend::load_weight(const TensorView& source, WeightUse) const {
   return std::make_unique<RefWeight>(source);
 }
 
