@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu_info.h"
+#include "core/cpu_features.h"
 #include "core/environment.h"
 #include "core/error.h"
 
@@ -25,6 +26,8 @@ bool has_avx2() {
          __builtin_cpu_supports("f16c");
 }
 
+bool has_avxvnni() { return has_avx2() && cpu_has_avxvnni(); }
+
 bool has_avx512vnni() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -36,7 +39,22 @@ const std::vector<Level>& levels() {
   static const std::vector<Level> all = {
       {"scalar", kernels_scalar, true},
       {"avx2", kernels_avx2, has_avx2()},
+#ifdef SPECDEC_HAVE_AVXVNNI  // the compiler knows it
+      {"avxvnni", kernels_avxvnni, has_avxvnni()},
+#endif
       {"avx512vnni", kernels_avx512vnni, has_avx512vnni()},
+  };
+  return all;
+}
+
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+
+// NEON is part of the architecture.
+const std::vector<Level>& levels() {
+  static const std::vector<Level> all = {
+      {"scalar", kernels_scalar, true},
+      {"neon", kernels_neon, true},
+      {"neon_dotprod", kernels_neon_dotprod, cpu_has_arm_dotprod()},
   };
   return all;
 }

@@ -156,6 +156,9 @@ struct KernelTable {
 // Defined in kernels_<isa>.cpp, for the levels of this architecture.
 const KernelTable& kernels_scalar();
 const KernelTable& kernels_avx2();
+const KernelTable& kernels_avxvnni();
 const KernelTable& kernels_avx512vnni();
+const KernelTable& kernels_neon();
+const KernelTable& kernels_neon_dotprod();
 
 }  // namespace specdec

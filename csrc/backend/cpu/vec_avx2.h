@@ -1,5 +1,6 @@
 // The vector vocabulary of kernels.inl for AVX2 with FMA and F16C. See vec_scalar.h for what each
-// function means: it is the readable definition, and every level gives its bits.
+// function means: it is the readable definition, and every level gives its bits. Serves two levels:
+// kernels_avxvnni.cpp defines SPECDEC_AVXVNNI, and the integer dot products use VPDPBUSD.
 #pragma once
 
 #include <immintrin.h>
@@ -361,6 +362,21 @@ SPECDEC_INLINE LaneB bytes_lookup16(LaneB x, const uint8_t* table) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_16(table)), x);
 }
 
+#ifdef SPECDEC_AVXVNNI
+
+template <int kBits>
+struct DotSum {
+  __m256i sum;
+  SPECDEC_INLINE void begin(int32_t start) { sum = _mm256_set1_epi32(start); }
+  template <int kQuad, bool kFirst, bool kLast>
+  SPECDEC_INLINE void add(LaneB w, LaneB x) {
+    sum = _mm256_dpbusd_avx_epi32(sum, w, x);
+  }
+  SPECDEC_INLINE LaneI total() const { return sum; }
+};
+
+#else
+
 // vpmaddubsw adds two products into 16 bits: 2 * 127 * (2^bits - 1) each. Summing more of them
 // before widening is safe as long as the total stays below 2^15.
 template <int kBits>
@@ -387,6 +403,8 @@ struct DotSum {
   }
   SPECDEC_INLINE LaneI total() const { return sum; }
 };
+
+#endif
 
 }  // namespace
 }  // namespace specdec
