@@ -161,11 +161,12 @@ class Suite {
       Digest digest;
       for (std::size_t width = 1; width <= 9; ++width) {
         Floats x = random.normals(width * cols);
-        // A block without signal, one of tiny numbers, a large one.
+        // A block without signal, one of tiny numbers, a large one, one that rounds ties.
         for (std::size_t i = 0; i < std::min<std::size_t>(cols, 32); ++i) {
           if (width == 2) x[i] = 0.0f;
           if (width == 3) x[i] *= 0x1p-125f;
           if (width == 4) x[i] *= 0x1p60f;
+          if (width == 6) x[i] = i == 0 ? 127.0f : static_cast<float>(i) - 15.5f;
         }
         if (width == 5) x[cols] = kInfinity;
         digest.add(multiply(*weight, x));

@@ -24,6 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "bindings": {"core", "gguf", "backend", "model", "spec", "engine"},
 }
 SOURCES = sorted(path for suffix in ("h", "cpp", "inl") for path in CSRC.rglob(f"*.{suffix}"))
+TEST_PROGRAMS = sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
 
 
 def layer_of(path: Path) -> str:
@@ -73,6 +74,7 @@ def test_operating_systems_are_named_in_core_only(path: Path) -> None:
     "path",
     [
         *SOURCES,
+        *TEST_PROGRAMS,
         *sorted((ROOT / "python").rglob("*.py")),
         *sorted((ROOT / "tests").rglob("*.py")),
         *sorted((ROOT / "tools").rglob("*.py")),
@@ -105,7 +107,7 @@ def test_clang_format() -> None:
     tool = shutil.which("clang-format", path=str(Path(sys.executable).parent))
     if tool is None:
         pytest.skip("clang-format is not installed in this environment")
-    run(tool, "--dry-run", "-Werror", *(str(path) for path in SOURCES))
+    run(tool, "--dry-run", "-Werror", *(str(path) for path in [*SOURCES, *TEST_PROGRAMS]))
 
 
 def test_stubs_are_current() -> None:
