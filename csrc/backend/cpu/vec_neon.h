@@ -115,6 +115,17 @@ SPECDEC_INLINE F32x16 f_load_bf16_n(const uint8_t* p, size_t n) {
   for (size_t i = 0; i < 2 * n; ++i) part[i] = p[i];
   return f_load_bf16(part);
 }
+SPECDEC_INLINE F32x16 f_set1_f16(const uint8_t* p) {
+  const float32x4_t all =
+      vcvt_f32_f16(vreinterpret_f16_u16(vld1_dup_u16(reinterpret_cast<const uint16_t*>(p))));
+  return {{all, all, all, all}};
+}
+SPECDEC_INLINE F32x16 f_load_i8(const uint8_t* p) {
+  const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+  const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_high_s8(bytes);
+  return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
+           vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
+}
 SPECDEC_INLINE void f_store_f16_n(uint16_t* p, F32x16 x, size_t n) {
   uint16_t half[16];
   SPECDEC_EACH_PART(i) vst1_u16(half + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
@@ -307,6 +318,7 @@ SPECDEC_INLINE void lane_store(float* p, LaneF x, int valid) {
   if (valid > 2) p[2] = vgetq_lane_f32(x, 2);
 }
 SPECDEC_INLINE LaneF lane_load_f16(const uint8_t* p) { return widen_f16(p); }
+SPECDEC_INLINE LaneF lane_load_bf16(const uint8_t* p) { return widen_bf16(p); }
 SPECDEC_INLINE uint32x4_t widen_u8(const uint8_t* p) {
   const uint8x8_t bytes = vreinterpret_u8_s32(vdup_n_s32(load_i32(p)));
   return vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
@@ -344,7 +356,11 @@ SPECDEC_INLINE LaneB bytes_merge(LaneB low, LaneB x) {
   return vorrq_u8(low, vandq_u8(x, vdupq_n_u8(kMask << kTo)));
 }
 
-// Weights of up to 6 bits count as signed bytes. Those of 8 bits become w - 128, whose sum needs no
+SPECDEC_INLINE LaneB bytes_lookup16(LaneB x, const uint8_t* table) {
+  return vqtbl1q_u8(vld1q_u8(table), x);
+}
+
+// Weights of up to 7 bits count as signed bytes. Those of 8 bits become w - 128, whose sum needs no
 // zero point.
 template <int kBits>
 SPECDEC_INLINE int8x16_t signed_weights(LaneB w) {
