@@ -7,6 +7,7 @@ target_sources(
           csrc/backend/cpu/cpu_backend.cpp
           csrc/backend/cpu/isa.cpp
           csrc/backend/cpu/kernels_scalar.cpp
+          csrc/backend/cpu/machine_probe.cpp
           csrc/backend/cpu/matmul.cpp
           csrc/backend/cpu/packed_weight.cpp
           csrc/backend/cpu/sampling.cpp)

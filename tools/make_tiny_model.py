@@ -5,6 +5,10 @@ speculation: its logits have a healthy spread, greedy text does not collapse at 
 layers nearly decide the next token, so that a layer-cut copy agrees with it often but not always.
 
     python tools/make_tiny_model.py tiny.gguf --layers 4 --dtype q4_0
+
+With --preset it writes a model of random blocks that has the shape of a big one, for timing:
+
+    python tools/make_tiny_model.py big.gguf --preset 1b --dtype q4_k --layers 4
 """
 
 from __future__ import annotations
@@ -19,13 +23,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, dequantize, quantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, quantize
 from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
 
 from gguf_edit import Metadata, Tensor, cut_layers, pad_layers, requantize, write_gguf
+from random_blocks import FLOAT_TYPES, random_rows
+from shaped_model import PRESETS, write_shaped_model
 
-__all__ = ["TinyConfig", "cut_layers", "make_tiny_model", "pad_layers", "requantize"]
+__all__ = [
+    "TinyConfig",
+    "cut_layers",
+    "make_shaped_model",
+    "make_tiny_model",
+    "pad_layers",
+    "requantize",
+]
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # token types of the GGUF format
@@ -43,24 +56,8 @@ _MERGES_TEXT = (
     "Ġ n|Ġ is|v e|e l|u r|i on|Ġ g|Ġ e|o t|i l|a d|Ġ y|a s|Ġb e|u t|o w|c h|Ġy ou|Ġf or|Ġw it"
 )
 
-# Layout of the blocks that `gguf` cannot quantise to: where d (and dmin) lie, and the mean of q,
-# which as dmin / d makes the values centre on zero. -1: d is spread over the words of the scales.
-_K_TYPES: dict[str, tuple[int, int | None, float]] = {
-    "Q2_K": (80, 82, 1.5),
-    "Q3_K": (108, None, 0.0),
-    "Q4_K": (0, 2, 7.5),
-    "Q5_K": (0, 2, 15.5),
-    "Q6_K": (208, None, 0.0),
-    "IQ4_NL": (0, None, 0.0),
-    "IQ4_XS": (0, None, 0.0),
-    "IQ3_XXS": (0, None, 0.0),
-    "IQ3_S": (0, None, 0.0),
-    "IQ2_XXS": (0, None, 0.0),
-    "IQ2_XS": (0, None, 0.0),
-    "IQ2_S": (0, None, 0.0),
-    "IQ1_S": (0, None, 0.0),
-    "IQ1_M": (-1, None, 0.0),
-}
+# Blocks that `gguf` can only decode are made of random bytes instead of being quantised.
+_QUANTIZED_HERE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *FLOAT_TYPES)
 
 
 @dataclass(frozen=True)
@@ -139,39 +136,6 @@ def _row_scale(config: TinyConfig, tokens: list[str]) -> NDArray[np.float32]:
     return scale
 
 
-def _random_k_blocks(
-    rng: np.random.Generator,
-    shape: tuple[int, int],
-    std: NDArray[np.float32],
-    qtype: GGMLQuantizationType,
-) -> NDArray[np.uint8]:
-    """Returns random valid blocks [N, row bytes] whose row i has the standard deviation std[i]."""
-    block, block_bytes = GGML_QUANT_SIZES[qtype]
-    d_at, dmin_at, mean_q = _K_TYPES[qtype.name]
-    per_row = shape[1] // block
-    blocks = rng.integers(0, 256, (shape[0] * per_row, block_bytes), np.uint8)
-
-    def put(at: int, value: NDArray[np.float32]) -> None:
-        if at < 0:
-            bits = value.astype("<f2").view(np.uint16)
-            for i in range(4):
-                word = blocks[:, -7 + 2 * i]
-                word[:] = (word & 15) | ((bits >> (4 * i)) & 15) << 4
-            return
-        blocks[:, at : at + 2] = value.astype("<f2").view(np.uint8).reshape(-1, 2)
-
-    def put_scales(d: NDArray[np.float32]) -> None:
-        put(d_at, d)
-        if dmin_at is not None:
-            put(dmin_at, d * np.float32(mean_q))
-
-    put_scales(np.ones(len(blocks), np.float32))
-    unit_std = float(dequantize(blocks, qtype).std())
-    d = np.repeat(std, per_row) / unit_std * rng.uniform(0.7, 1.3, len(blocks))
-    put_scales(d.astype(np.float32))
-    return blocks.reshape(shape[0], per_row * block_bytes)
-
-
 class _Weights:
     """Collects the tensors; each depends only on the seed and its own name."""
 
@@ -204,8 +168,8 @@ class _Weights:
         row_std = np.full(rows, std, np.float32)
         if row_scale is not None:
             row_std *= row_scale
-        if qtype.name in _K_TYPES:
-            data: NDArray[Any] = _random_k_blocks(self._rng(name), (rows, cols), row_std, qtype)
+        if qtype.name not in _QUANTIZED_HERE:
+            data: NDArray[Any] = random_rows(self._rng(name), rows, cols, row_std, qtype)
         else:
             values = self._rng(name).standard_normal((rows, cols)) * row_std[:, None]
             data = quantize(values.astype(np.float32), qtype)
@@ -341,19 +305,71 @@ def make_tiny_model(path: Path | str, config: TinyConfig | None = None, **overri
     return write_gguf(path, _metadata(config, vocabulary), weights.tensors)
 
 
+def make_shaped_model(
+    path: Path | str,
+    preset: str,
+    *,
+    dtype: str = "q4_k",
+    layers: int | None = None,
+    tensor_dtypes: Mapping[str, str] | None = None,
+    seed: int = 1,
+) -> Path:
+    """Writes a model with the shape of a big one and random weights; its text is nonsense.
+
+    Args:
+        path: The file to write.
+        preset: "1b" (as Llama 3.2 1B) or "8b" (as Llama 3.1 8B).
+        dtype: Type of all matrices; any that `random_blocks` knows.
+        layers: Fewer or more layers; None: as many as the big model has.
+        tensor_dtypes: Exceptions, as in `TinyConfig`.
+        seed: The same arguments give the same bytes.
+
+    Returns:
+        `path` as a Path.
+    """
+    shape = PRESETS[preset]
+    count = layers or shape.layers
+    same = ("width", "heads", "kv_heads", "head_dim", "ffn", "context", "tied", "rope_base")
+    config = TinyConfig(
+        **{name: getattr(shape, name) for name in same},
+        layers=count,
+        rope_scaling="llama3",
+        pre="llama-bpe",
+        metadata={
+            "general.name": f"random weights, shape of {preset}, {count} layers",
+            "llama.vocab_size": shape.vocab,
+        },
+    )
+    tokens, types, merges = _vocabulary(config)
+    made_up = shape.vocab - len(tokens)
+    tokens += [f"token{len(tokens) + i}" for i in range(made_up)]
+    types += [_NORMAL] * made_up
+    metadata = _metadata(config, (tokens, types, merges))
+    return write_shaped_model(
+        path, shape, metadata, dtype=dtype, layers=count, exceptions=tensor_dtypes, seed=seed
+    )
+
+
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("path", type=Path)
+    parser.add_argument(
+        "--preset",
+        choices=sorted(PRESETS),
+        help="the shape of a big model; of the other options only --layers, --dtype, "
+        "--tensor-dtype and --seed go with it",
+    )
     simple = [f for f in fields(TinyConfig) if f.type in ("int", "float", "str", "bool")]
     for option in simple:
         name = "--" + option.name.replace("_", "-")
         if option.type == "bool":
             action = argparse.BooleanOptionalAction
-            parser.add_argument(name, action=action, default=option.default)
+            parser.add_argument(name, action=action, default=argparse.SUPPRESS)
         else:
             kind = {"int": int, "float": float, "str": str}[str(option.type)]
-            parser.add_argument(name, type=kind, default=option.default)
+            text = f"default: {option.default}"
+            parser.add_argument(name, type=kind, default=argparse.SUPPRESS, help=text)
     parser.add_argument(
         "--tensor-dtype",
         action="append",
@@ -363,8 +379,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     exceptions = dict(text.rsplit("=", 1) for text in args.tensor_dtype)
-    values = {option.name: getattr(args, option.name) for option in simple}
-    make_tiny_model(args.path, TinyConfig(**values, tensor_dtypes=exceptions))
+    values = {one.name: getattr(args, one.name) for one in simple if hasattr(args, one.name)}
+    if args.preset is None:
+        make_tiny_model(args.path, TinyConfig(**values, tensor_dtypes=exceptions))
+        return
+    foreign = set(values) - {"layers", "dtype", "seed"}
+    if foreign:
+        parser.error(f"these do not go with --preset: {', '.join(sorted(foreign))}")
+    make_shaped_model(args.path, args.preset, **values, tensor_dtypes=exceptions)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ void bind_errors(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);
 void bind_quantize(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
+void bind_bench(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
 void bind_testing(pybind11::module_& m);
 

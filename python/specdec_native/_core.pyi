@@ -15,18 +15,20 @@ __all__: list[str] = [
     "Generator",
     "GgufFile",
     "GgufTensor",
+    "MachineProbe",
     "MaskSource",
     "Model",
     "NgramDrafter",
-    "QuantizeResult",
-    "QuantizedTensor",
+    "OpProfile",
+    "PassTimer",
+    "ProfilingBackend",
     "RequestParams",
     "StepResult",
+    "TypeTotals",
     "check_model",
     "check_same_vocabulary",
     "cpu_info",
     "make_backend",
-    "quantize_file",
     "testing",
 ]
 
@@ -94,36 +96,6 @@ class GgufFile:
         """
     @property
     def version(self) -> int: ...
-
-class QuantizedTensor:
-    """
-    What became of one tensor.
-    """
-    @property
-    def bytes_after(self) -> int: ...
-    @property
-    def bytes_before(self) -> int: ...
-    @property
-    def elements(self) -> int: ...
-    @property
-    def fallback(self) -> bool: ...
-    @property
-    def from_type(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def to_type(self) -> str: ...
-
-class QuantizeResult:
-    """
-    What quantize_file did.
-    """
-    @property
-    def bytes_after(self) -> int: ...
-    @property
-    def bytes_before(self) -> int: ...
-    @property
-    def tensors(self) -> list[QuantizedTensor]: ...
 
 class Backend:
     """
@@ -304,6 +276,109 @@ class Generator:
     @property
     def n_ctx(self) -> int: ...
 
+class OpProfile:
+    """
+    One kind of operation in a profile.
+    """
+    @property
+    def bytes(self) -> float:
+        """
+        Weights or cache that were read.
+        """
+    @property
+    def calls(self) -> int: ...
+    @property
+    def multiply_adds(self) -> float:
+        """
+        With weights.
+        """
+    @property
+    def op(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def types(self) -> str:
+        """
+        Types of the weights, joined by '+'.
+        """
+
+class ProfilingBackend(Backend):
+    """
+    Another backend, with a profile of its operations.
+    """
+    def __init__(self, inner: Backend) -> None: ...
+    def results(self) -> list[OpProfile]: ...
+    def start(self) -> None:
+        """
+        Forgets what was measured and begins.
+        """
+    def stop(self) -> None: ...
+
+class MachineProbe:
+    """
+    What the machine could do at best.
+    """
+    def __init__(self, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> None: ...
+    def int8_peak(self, all_threads: bool) -> float:
+        """
+        int8 multiply-adds per second of the active kernels, nothing fetched or decoded.
+        """
+    def read_bandwidth(self, all_threads: bool) -> float:
+        """
+        Bytes per second of reading a buffer much larger than the last cache.
+        """
+    @property
+    def buffer_bytes(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+
+class TypeTotals:
+    """
+    The weights that every pass reads, of one type.
+    """
+    @property
+    def bytes(self) -> float: ...
+    @property
+    def multiply_adds(self) -> float:
+        """
+        Per row of a pass.
+        """
+    @property
+    def type(self) -> str: ...
+
+class PassTimer:
+    """
+    Times passes of a model behind a filled cache.
+    """
+    def __init__(
+        self, model: Model, n_ctx: typing.SupportsInt | typing.SupportsIndex, kv_type: str
+    ) -> None: ...
+    def check_widths(
+        self, widths: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> None:
+        """
+        Raises InternalError unless each width gives the bytes that single tokens give.
+        """
+    def fill(self, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Fills the cache up to `depth` positions, or cuts it back to them.
+        """
+    def time_passes(
+        self, widths: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> list[float]:
+        """
+        Milliseconds of one pass of each width, logits for every row, each rolled back.
+        """
+    def time_prefill(
+        self,
+        tokens: typing.SupportsInt | typing.SupportsIndex,
+        chunk: typing.SupportsInt | typing.SupportsIndex,
+    ) -> float:
+        """
+        Milliseconds of a prompt in passes of at most `chunk` tokens.
+        """
+    def weight_totals(self) -> list[TypeTotals]: ...
+
 def check_model(file: GgufFile) -> None:
     """
     Raises GgufError, naming the key or tensor, if the file's model cannot be run.
@@ -322,17 +397,6 @@ def cpu_info() -> CpuInfo:
 def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> Backend:
     """
     Makes the backend 'cpu' or 'ref'; threads <= 0 means one per physical core.
-    """
-
-def quantize_file(
-    in_path: bytes,
-    out_path: bytes,
-    type: str,
-    threads: typing.SupportsInt | typing.SupportsIndex = 0,
-    progress: typing.Any = None,
-) -> QuantizeResult:
-    """
-    Writes in_path with its weights in another type; paths as bytes (os.fsencode).
     """
 
 __version__: str  # = '0.1.0'

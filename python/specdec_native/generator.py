@@ -9,6 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -213,6 +214,16 @@ class Generator:
     def _finish(self) -> None:
         self._active = None
         self._slot.release()
+
+    @contextmanager
+    def _drafting_with(self, index: int | None) -> Iterator[None]:
+        """Uses one of the drafters only, or none: what the bench takes turns with."""
+        everything = self._drafters
+        self._drafters = [] if index is None else [everything[index]]
+        try:
+            yield
+        finally:
+            self._drafters = everything
 
     def _acquire(self) -> None:
         if not self._slot.acquire(blocking=False):

@@ -151,6 +151,11 @@ struct KernelTable {
   // found, which may be larger. key: seed low, high; position low, high; purpose
   size_t (*race_candidates)(const float* weight, size_t n, const uint32_t key[5], double bound,
                             int32_t* ids, size_t capacity);
+
+  // For the bench: int8 multiply-adds as the packed products do them, `blocks` times over the same
+  // operands, with nothing to decode and nothing to fetch from memory. planes [1024] bytes below
+  // 16, act [kMaxTileCols], sink [kMaxTileCols * kGroupRows]. Returns the multiply-adds done.
+  uint64_t (*int8_peak)(const uint8_t* planes, const ActBlock* act, size_t blocks, float* sink);
 };
 
 // Defined in kernels_<isa>.cpp, for the levels of this architecture.

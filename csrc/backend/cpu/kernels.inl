@@ -32,6 +32,7 @@ SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
 }
 
 #include "backend/cpu/kernels_matmul.inl"    // NOLINT
+#include "backend/cpu/kernels_peak.inl"      // NOLINT
 #include "backend/cpu/kernels_rows.inl"      // NOLINT
 #include "backend/cpu/kernels_sampling.inl"  // NOLINT
 
@@ -89,6 +90,7 @@ constexpr KernelTable make_table(const char* name) {
   t.max_logit = max_logit;
   t.logit_weights = logit_weights;
   t.race_candidates = race_candidates;
+  t.int8_peak = int8_peak;
   return t;
 }
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specdec_native import __version__
+from specdec_native.cli.bench import bench_app
 from specdec_native.cli.chat import chat
 from specdec_native.cli.common import DEBUG_VARIABLE
 from specdec_native.cli.generate import generate
@@ -58,6 +59,7 @@ app.command(epilog='Example: specdec generate -m model.gguf -p "Once upon a time
 app.command(epilog='Example: specdec chat --system "Answer in one sentence."')(chat)
 app.command(epilog="Example: specdec inspect model.gguf --draft small.gguf")(inspect)
 app.command(epilog="Example: specdec quantize model.gguf small.gguf --type q4_k")(quantize)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

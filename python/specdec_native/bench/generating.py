@@ -1,0 +1,175 @@
+"""``specdec bench generate``: drafters beside plain decoding, prompt by prompt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_native.bench.prompts import BUILT_IN, Prompt
+from specdec_native.bench.samples import load_average, median, ratio
+from specdec_native.chat import ChatTemplate, encode_chat
+from specdec_native.drafters import Drafter, DraftModel, parse_draft
+from specdec_native.errors import Error, TemplateError
+from specdec_native.generator import Generator
+from specdec_native.progress import ProgressOption, open_progress
+from specdec_native.stats import Stats
+from specdec_native.stream import Completion
+
+__all__ = ["DifferentOutputError", "compare_drafters", "first_difference"]
+
+PLAIN = "plain"
+
+
+class DifferentOutputError(Error, RuntimeError):
+    """A drafter changed the text: the figures would mean nothing."""
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first index at which two token lists differ, or None."""
+    for index, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return index
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def compare_drafters(
+    model: str | os.PathLike[str],
+    drafts: Sequence[str | Drafter] = ("auto",),
+    *,
+    prompts: Sequence[Prompt] = BUILT_IN,
+    max_tokens: int = 128,
+    repeats: int = 3,
+    threads: int | None = None,
+    n_ctx: int | None = None,
+    progress: ProgressOption = None,
+) -> dict[str, Any]:
+    """Generates greedily with each drafter and with none, in turns, and compares the times.
+
+    Args:
+        model: Path of a GGUF file, or a name known to ``specdec pull``.
+        drafts: What to compare, each on its own; see `Generator`.
+        prompts: What to answer, by the model's chat template where it has one.
+        max_tokens: Tokens of an answer.
+        repeats: Turns; the median counts.
+        threads: Threads that compute; None: one per physical core.
+        n_ctx: Positions of the context.
+        progress: As for `Generator`.
+
+    Returns:
+        What ``specdec bench generate --json`` prints.
+
+    Raises:
+        DifferentOutputError: Some text differs from that of plain decoding.
+    """
+    drafters = [one for draft in drafts for one in parse_draft(draft)]
+    names = [PLAIN, *_names(drafters)]
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    with (
+        open_progress(progress) as shown,
+        Generator(model, draft=drafters, threads=threads, n_ctx=n_ctx, progress=shown) as generator,
+    ):
+        results = []
+        for index, prompt in enumerate(prompts):
+            shown(index / len(prompts), f"answering {prompt.name!r} with each drafter in turn")
+            runs = _run_prompt(generator, _encode(generator, prompt), names, max_tokens, repeats)
+            results.append(_prompt_result(prompt, runs))
+    return {
+        "model": os.fspath(model),
+        "contenders": names,
+        "prompts": results,
+        "overall": _overall(results, names),
+        "machine": {"load_average": load_average()},
+    }
+
+
+def _names(drafters: Sequence[Drafter]) -> list[str]:
+    """A name for each, also where two are alike."""
+    names: list[str] = []
+    for one in drafters:
+        name = Path(one.path).name if isinstance(one, DraftModel) else "ngram"
+        count = sum(known.split(" #")[0] == name for known in names)
+        names.append(f"{name} #{count + 1}" if count else name)
+    return names
+
+
+def _encode(generator: Generator, prompt: Prompt) -> list[int]:
+    messages = [{"role": "user", "content": prompt.text}]
+    try:
+        template = ChatTemplate.from_tokenizer(generator.tokenizer)
+    except TemplateError:
+        return generator.tokenize(prompt.text)
+    return encode_chat(generator.tokenizer, template, messages)
+
+
+def _run_prompt(
+    generator: Generator, tokens: list[int], names: list[str], max_tokens: int, repeats: int
+) -> dict[str, list[Completion]]:
+    """All runs of one prompt; each turn begins with another contender."""
+    runs: dict[str, list[Completion]] = {name: [] for name in names}
+    for turn in range(repeats):
+        order = [(i + turn) % len(names) for i in range(len(names))]
+        for place in order:
+            with generator._drafting_with(place - 1 if place else None):
+                done = generator.generate(tokens, max_tokens=max_tokens, temperature=0)
+            runs[names[place]].append(done)
+    return runs
+
+
+def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[str, Any]:
+    expected = runs[PLAIN][0].tokens
+    for name, completions in runs.items():
+        for one in completions:
+            at = first_difference(expected, one.tokens)
+            if at is not None:
+                raise DifferentOutputError(
+                    f"with {name} the answer to {prompt.name!r} differs from that of plain "
+                    f"decoding from token {at} on; no times are reported. Please report this."
+                )
+    plain = _milliseconds_per_token(runs[PLAIN])
+    contenders = {}
+    for name, completions in runs.items():
+        stats = completions[0].stats
+        ms = _milliseconds_per_token(completions)
+        contenders[name] = {
+            "ms_per_token": ms,
+            "tokens_per_second": ratio(1000.0, ms),
+            "speedup": ratio(plain, ms),
+            "acceptance_rate": stats.acceptance_rate if stats.drafted else None,
+            "tokens_per_round": stats.tokens_per_round,
+        }
+    return {"name": prompt.name, "tokens": len(expected), "contenders": contenders}
+
+
+def _milliseconds_per_token(completions: Sequence[Completion]) -> float | None:
+    """The median; None where an answer was too short to be timed."""
+    times = [_decode_time(one.stats) for one in completions]
+    known = [one for one in times if one is not None]
+    return median(known) if known else None
+
+
+def _decode_time(stats: Stats) -> float | None:
+    return 1000.0 / stats.tokens_per_second if stats.tokens_per_second else None
+
+
+def _overall(results: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """All prompts together: the time of all their tokens."""
+    timed = [
+        one
+        for one in results
+        if all(one["contenders"][name]["ms_per_token"] is not None for name in names)
+    ]
+    totals = {
+        name: sum(one["tokens"] * one["contenders"][name]["ms_per_token"] for one in timed)
+        for name in names
+    }
+    tokens = sum(one["tokens"] for one in timed)
+    return {
+        name: {
+            "tokens_per_second": ratio(1000.0 * tokens, ms),
+            "speedup": ratio(totals[PLAIN], ms),
+        }
+        for name, ms in totals.items()
+    }
