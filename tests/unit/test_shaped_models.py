@@ -7,10 +7,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+
 from make_tiny_model import make_shaped_model
 from random_blocks import BLOCK_TYPES, FLOAT_TYPES, random_rows
 from shaped_model import PRESETS
-
 from specdec_native import Tokenizer, _core
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specdec_native import _core
@@ -16,7 +17,6 @@ __all__ = ["LEAST_REPEATS", "TimedModel", "check_counts", "measure_passes"]
 
 LEAST_REPEATS = 20
 _LIMIT_SAMPLES = 8  # per depth
-_PROFILED_PASSES = 10
 
 
 class TimedModel:
@@ -157,7 +157,11 @@ class _Run:
         for turn in range(self._repeats):
             if turn % max(1, self._repeats // _LIMIT_SAMPLES) == 0:
                 self._meter.measure()
-            for width, ms in zip(self._widths, timer.time_passes(self._widths), strict=True):
+                timer.time_passes([1])  # brings back what that has pushed out of the caches
+            # Every width comes after every other in turn.
+            shift = turn % len(self._widths)
+            order = self._widths[shift:] + self._widths[:shift]
+            for width, ms in zip(order, timer.time_passes(order), strict=True):
                 samples[width].append(ms)
             self._shown(done + share * (turn + 1) / self._repeats, f"timing passes at {depth}")
         one = median(samples[1])
@@ -172,12 +176,15 @@ class _Run:
     def _profiled(self, depth: int, width: int) -> dict[str, Any]:
         profiler = self._timed.profiler
         assert profiler is not None
-        self._timed.timer.time_passes([width])
-        profiler.start()
-        times = self._timed.timer.time_passes([width] * _PROFILED_PASSES)
-        profiler.stop()
-        ms = sum(times) / len(times)
-        return {"depth": depth, "width": width, "ms": ms, "ops": _ops(profiler.results(), ms)}
+        timer, runs = self._timed.timer, []
+        timer.time_passes([width])
+        for _ in range(LEAST_REPEATS):
+            profiler.start()
+            (ms,) = timer.time_passes([width])
+            profiler.stop()
+            runs.append(_ProfiledPass(ms, profiler.results()))
+        ms = median([one.ms for one in runs])
+        return {"depth": depth, "width": width, "ms": ms, "ops": _ops(runs)}
 
     def result(self) -> dict[str, Any]:
         timed, limits = self._timed, self._meter.result()
@@ -199,19 +206,36 @@ class _Run:
         return {**result, "profile": self._profiles} if self._profile else result
 
 
-def _ops(results: Sequence[_core.OpProfile], ms: float) -> list[dict[str, Any]]:
-    """Operations of one pass, the slowest first, and at last the time between them."""
-    ops: list[dict[str, Any]] = [
-        {
-            "op": one.op,
-            "types": one.types,
-            "calls": one.calls / _PROFILED_PASSES,
-            "ms": one.seconds * 1e3 / _PROFILED_PASSES,
-            "gbps": ratio(one.bytes / 1e9, one.seconds) if one.bytes else None,
-            "gmacs": ratio(one.multiply_adds / 1e9, one.seconds) if one.multiply_adds else None,
-        }
-        for one in sorted(results, key=lambda one: -one.seconds)
-    ]
+@dataclass(frozen=True)
+class _ProfiledPass:
+    """One pass and its operations, which are the same in every pass."""
+
+    ms: float
+    ops: list[_core.OpProfile]
+
+    @property
+    def rest(self) -> float:
+        """Milliseconds between the operations."""
+        return self.ms - 1e3 * sum(one.seconds for one in self.ops)
+
+
+def _ops(runs: Sequence[_ProfiledPass]) -> list[dict[str, Any]]:
+    """Operations of a pass by their medians, the slowest first, then the time between them."""
+    ops: list[dict[str, Any]] = []
+    for index, one in enumerate(runs[0].ops):
+        seconds = median([run.ops[index].seconds for run in runs])
+        ops.append(
+            {
+                "op": one.op,
+                "types": one.types,
+                "calls": one.calls,
+                "ms": seconds * 1e3,
+                "gbps": ratio(one.bytes / 1e9, seconds) if one.bytes else None,
+                "gmacs": ratio(one.multiply_adds / 1e9, seconds) if one.multiply_adds else None,
+            }
+        )
+    ops.sort(key=lambda one: -one["ms"])
     rest = {"types": "", "calls": 0, "gbps": None, "gmacs": None}
-    ops.append({"op": "(between)", "ms": ms - sum(one["ms"] for one in ops), **rest})
-    return [{**one, "share": one["ms"] / ms} for one in ops]
+    ops.append({"op": "(between)", "ms": median([run.rest for run in runs]), **rest})
+    total = sum(one["ms"] for one in ops)
+    return [{**one, "share": one["ms"] / total} for one in ops]
