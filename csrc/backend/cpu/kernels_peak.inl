@@ -5,7 +5,7 @@
 constexpr int kPeakCols =
     sizeof(DotSum<4>) == sizeof(LaneI) || kTileCols < 2 ? kTileCols : kTileCols / 2;
 
-// One quad after the other of 4-bit weights that need no decoding: quad v is the vector v.
+// One quad after the other of 4-bit weights that need no decoding.
 template <int kQuad = 0>
 SPECDEC_INLINE void peak_quads(const uint8_t* planes, const ActBlock* act,
                                DotSum<4> (*dots)[kVecs]) {
@@ -14,12 +14,12 @@ SPECDEC_INLINE void peak_quads(const uint8_t* planes, const ActBlock* act,
     // all quads at once, for which there are not enough registers.
     __asm__ volatile("" ::: "memory");
     LaneB w[kVecs];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) w[v] = bytes_load(planes + 64 * (2 * kQuad + v));
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) w[v] = bytes_load(planes + 4 * kLanes * (kVecs * kQuad + v));
 #pragma GCC unroll 8
     for (int c = 0; c < kPeakCols; ++c) {
       const LaneX x = bytes_broadcast(act[c].q + 4 * kQuad);
-#pragma GCC unroll 2
+#pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
         dots[c][v].template add<kQuad, kQuad == 0, kQuad == 7>(w[v], x);
       }
@@ -32,13 +32,13 @@ inline uint64_t int8_peak(const uint8_t* planes, const ActBlock* act, size_t blo
   DotSum<4> dots[kPeakCols][kVecs];
 #pragma GCC unroll 8
   for (int c = 0; c < kPeakCols; ++c) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) dots[c][v].begin(c * kVecs + v);
   }
   for (size_t block = 0; block < blocks; ++block) peak_quads(planes, act, dots);
 #pragma GCC unroll 8
   for (int c = 0; c < kPeakCols; ++c) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       lane_store(sink + (c * kVecs + v) * kLanes, lane_to_float(dots[c][v].total()), kLanes);
     }
