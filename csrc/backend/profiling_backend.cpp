@@ -17,13 +17,15 @@ double elements(const Weight& weight) {
 }
 
 void add_weights(OpProfile& op, std::int32_t rows, std::initializer_list<const Weight*> weights) {
-  for (const Weight* weight : weights) {
-    const std::string type(dtype_info(weight->dtype()).name);
-    op.bytes += stored_bytes(*weight);
-    op.multiply_adds += static_cast<double>(rows) * elements(*weight);
-    if (("+" + op.types + "+").find("+" + type + "+") == std::string::npos) {
-      op.types += op.types.empty() ? type : "+" + type;
+  for (const Weight* const* it = weights.begin(); it != weights.end(); ++it) {
+    const DType dtype = (*it)->dtype();
+    op.bytes += stored_bytes(**it);
+    op.multiply_adds += static_cast<double>(rows) * elements(**it);
+    if (std::any_of(weights.begin(), it, [&](const Weight* w) { return w->dtype() == dtype; })) {
+      continue;  // its type is named already
     }
+    if (!op.types.empty()) op.types += '+';
+    op.types += dtype_info(dtype).name;
   }
 }
 
