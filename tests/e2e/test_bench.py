@@ -144,6 +144,8 @@ def test_weights_of_a_pass_are_counted(make_model: Any) -> None:
     assert weights["multiply_adds"] == sum(one.shape[0] * one.shape[1] for one in matrices)
     entry = result["passes"][0]
     assert entry["gbps"] == pytest.approx(weights["bytes"] / entry["ms"] / 1e6)
+    at_70_percent = weights["multiply_adds"] / (0.7 * result["limits"]["int8_gmacs"]) / 1e6
+    assert entry["int8_ms"] == pytest.approx(at_70_percent)
 
 
 def test_reference_backend(run: Run, make_model: Any) -> None:

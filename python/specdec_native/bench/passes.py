@@ -17,6 +17,7 @@ __all__ = ["LEAST_REPEATS", "TimedModel", "check_counts", "measure_passes"]
 
 LEAST_REPEATS = 20
 _LIMIT_SAMPLES = 8  # per depth
+_REALISTIC_SHARE = 0.7
 
 
 class TimedModel:
@@ -191,6 +192,9 @@ class _Run:
         for entry in self._passes:
             entry["share_of_read"] = ratio(entry["gbps"], limits["read_gbps"])
             entry["share_of_int8"] = ratio(entry["gmacs"], limits["int8_gmacs"])
+            # What the multiply-adds alone would take at the speed that is realistic of the peak.
+            macs = timed.multiply_adds * entry["width"]
+            entry["int8_ms"] = macs / (_REALISTIC_SHARE * limits["int8_gmacs"]) / 1e6
         result = {
             "model": str(timed.path),
             "isa": timed.isa,
