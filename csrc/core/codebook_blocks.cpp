@@ -1,5 +1,7 @@
 #include "core/codebook_blocks.h"
 
+#include <cstring>
+
 #include "core/codebook_grids.h"
 
 namespace specdec {
@@ -30,18 +32,31 @@ std::uint32_t with_parity(std::uint32_t signs) {
   return signs | ((parity & 1u) << 7);
 }
 
-// `count` fields of kBits bits of a grid entry, each with its bit of `signs` above it. out [count]
-template <std::size_t kBits>
-void spread(std::uint32_t entry, std::uint32_t signs, std::size_t count, std::uint8_t* out) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t magnitude = (entry >> (kBits * i)) & ((1u << kBits) - 1u);
-    out[i] = static_cast<std::uint8_t>(magnitude | (((signs >> i) & 1u) << kBits));
-  }
+// Eight codes of 2 bits of a grid entry, each with its bit of `signs` above it, in the bytes of a
+// word. out [8]
+void spread_8(std::uint64_t entry, std::uint64_t signs, std::uint8_t* out) {
+  entry = (entry | (entry << 24)) & 0x000000ff000000ffu;
+  entry = (entry | (entry << 12)) & 0x000f000f000f000fu;
+  entry = (entry | (entry << 6)) & 0x0303030303030303u;
+  signs = ((signs & 0xffu) * 0x0101010101010101u) & 0x8040201008040201u;  // bit i of byte i
+  signs = ((signs + 0x7f7f7f7f7f7f7f7fu) >> 7) & 0x0101010101010101u;
+  const std::uint64_t codes = entry | (signs << 2);
+  std::memcpy(out, &codes, sizeof(codes));
+}
+
+// The same for four codes of 3 bits. out [4]
+void spread_4(std::uint32_t entry, std::uint32_t signs, std::uint8_t* out) {
+  entry = (entry | (entry << 10)) & 0x003f003fu;
+  entry = (entry | (entry << 5)) & 0x07070707u;
+  signs = ((signs & 15u) * 0x01010101u) & 0x08040201u;
+  signs = ((signs + 0x7f7f7f7fu) >> 7) & 0x01010101u;
+  const std::uint32_t codes = entry | (signs << 3);
+  std::memcpy(out, &codes, sizeof(codes));
 }
 
 // IQ1: 8 values of grid entry `index`, all shifted down if `down`.
 void spread_ternary(std::size_t index, bool down, std::uint8_t* out) {
-  spread<2>(kGridIQ1[index], down ? 0xffu : 0u, 8, out);
+  spread_8(kGridIQ1[index], down ? 0xffu : 0u, out);
 }
 
 }  // namespace
@@ -59,35 +74,34 @@ void codebook_codes(const BlockIQ3_XXS& block, std::size_t sub, std::uint8_t* ou
   const std::uint32_t word = load_u32(block.signs_scales + 4 * sub);
   for (std::size_t g = 0; g < 8; ++g) {
     const std::uint32_t signs = with_parity((word >> (7 * (g / 2))) & 127u) >> (4 * (g % 2));
-    spread<3>(kGridIQ3_XXS[block.qs[8 * sub + g]], signs, 4, out + 4 * g);
+    spread_4(kGridIQ3_XXS[block.qs[8 * sub + g]], signs, out + 4 * g);
   }
 }
 void codebook_codes(const BlockIQ3_S& block, std::size_t sub, std::uint8_t* out) {
   for (std::size_t g = 0; g < 8; ++g) {
     const std::size_t high = (block.qh[sub] >> g) & 1u;
     const std::uint32_t signs = static_cast<std::uint32_t>(block.signs[4 * sub + g / 2]);
-    spread<3>(kGridIQ3_S[block.qs[8 * sub + g] | (high << 8)], signs >> (4 * (g % 2)), 4,
-              out + 4 * g);
+    spread_4(kGridIQ3_S[block.qs[8 * sub + g] | (high << 8)], signs >> (4 * (g % 2)), out + 4 * g);
   }
 }
 void codebook_codes(const BlockIQ2_XXS& block, std::size_t sub, std::uint8_t* out) {
   const std::uint8_t* bytes = block.qs + 8 * sub;
   const std::uint32_t word = load_u32(bytes + 4);
   for (std::size_t g = 0; g < 4; ++g) {
-    spread<2>(kGridIQ2_XXS[bytes[g]], with_parity((word >> (7 * g)) & 127u), 8, out + 8 * g);
+    spread_8(kGridIQ2_XXS[bytes[g]], with_parity((word >> (7 * g)) & 127u), out + 8 * g);
   }
 }
 void codebook_codes(const BlockIQ2_XS& block, std::size_t sub, std::uint8_t* out) {
   for (std::size_t g = 0; g < 4; ++g) {
     const std::uint32_t word = block.qs[4 * sub + g];
-    spread<2>(kGridIQ2_XS[word & 511u], with_parity(word >> 9), 8, out + 8 * g);
+    spread_8(kGridIQ2_XS[word & 511u], with_parity(word >> 9), out + 8 * g);
   }
 }
 void codebook_codes(const BlockIQ2_S& block, std::size_t sub, std::uint8_t* out) {
   for (std::size_t g = 0; g < 4; ++g) {
     const std::size_t high = (block.qh[sub] >> (2 * g)) & 3u;
-    spread<2>(kGridIQ2_S[block.qs[4 * sub + g] | (high << 8)], block.signs[4 * sub + g], 8,
-              out + 8 * g);
+    spread_8(kGridIQ2_S[block.qs[4 * sub + g] | (high << 8)], block.signs[4 * sub + g],
+             out + 8 * g);
   }
 }
 void codebook_codes(const BlockIQ1_S& block, std::size_t sub, std::uint8_t* out) {

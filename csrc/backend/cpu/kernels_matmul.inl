@@ -191,14 +191,17 @@ struct HeaderScales {
     return s;
   }
 };
-// As SuperScalesOfHalves, with the codebook's unit.
+// The same with bytes s | t << 4 for scales 2s + 1 and 2t + 1 of the halves of a block.
 template <const Codebook& kBook>
-struct CodebookScalesOfHalves : SuperScalesOfHalves {
+struct HeaderScalesOfHalves {
+  static constexpr bool kHalves = true, kMins = false;
+  static constexpr size_t kSuperBlocks = 8, kHeaderBytes = 64 + 8 * 32, kScaleBytes = 0;
   static SPECDEC_INLINE BlockScales load(const uint8_t* header, const uint8_t* scales, int row) {
     const LaneF d = codebook_d<kBook>(header, row);
+    const LaneF twice = lane_mul(d, lane_set1(2.0f));
     BlockScales s;
-    s.d[0] = lane_mul(d, lane_load_i8(scales + row));
-    s.d[1] = lane_mul(d, lane_load_i8(scales + 32 + row));
+    s.d[0] = lane_fma(twice, lane_load_u4_low(scales + row), d);
+    s.d[1] = lane_fma(twice, lane_load_u4_high(scales + row), d);
     return s;
   }
 };
@@ -224,10 +227,9 @@ using FormatIQ4_XS = Format<Codes<kCodebookIQ4, Nibbles>, HeaderScales<kCodebook
 using FormatIQ3_XXS = Format<Codes<kCodebookIQ3_XXS, Nibbles>, HeaderScales<kCodebookIQ3_XXS>>;
 using FormatIQ3_S = Format<Codes<kCodebookIQ3_S, Nibbles>, HeaderScales<kCodebookIQ3_S>>;
 using FormatIQ2_XXS = Format<Codes<kCodebookIQ2, PairsAndBits>, HeaderScales<kCodebookIQ2>>;
-using FormatIQ2_XS =
-    Format<Codes<kCodebookIQ2, PairsAndBits>, CodebookScalesOfHalves<kCodebookIQ2>>;
+using FormatIQ2_XS = Format<Codes<kCodebookIQ2, PairsAndBits>, HeaderScalesOfHalves<kCodebookIQ2>>;
 using FormatIQ1_S = Format<Codes<kCodebookIQ1, PairsAndBits>, HeaderScales<kCodebookIQ1>>;
-using FormatIQ1_M = Format<Codes<kCodebookIQ1, PairsAndBits>, CodebookScalesOfHalves<kCodebookIQ1>>;
+using FormatIQ1_M = Format<Codes<kCodebookIQ1, PairsAndBits>, HeaderScalesOfHalves<kCodebookIQ1>>;
 
 // --- The product
 // --------------------------------------------------------------------------------------- kVecs

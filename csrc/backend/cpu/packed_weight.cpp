@@ -30,21 +30,27 @@ struct BlockValues {
 // --- Bit planes; see kernels_matmul.inl. Each writes the planes of one block and returns their
 // end. ---
 
-// Bits [shift, shift + width) of 8 / width quads to a byte: quad per * i + j of vector i... in
-// ascending bits. width 8: bytes, 2: pairs, 1: bits.
-std::uint8_t* put_plane(const BlockValues& values, int shift, int width, std::uint8_t* out) {
-  const std::size_t per_vector = 8 / static_cast<std::size_t>(width);
-  const int mask = (1 << width) - 1;
-  for (std::size_t first = 0; first < kQuads; first += per_vector, out += 64) {
+// The four bytes of a quad at once.
+std::uint32_t load_quad(const std::uint8_t* values) {
+  std::uint32_t quad;
+  std::memcpy(&quad, values, sizeof(quad));
+  return quad;
+}
+
+// Bits [kShift, kShift + kWidth) of 8 / kWidth quads to a byte: quad per * i + j of vector i... in
+// ascending bits. kWidth 8: bytes, 2: pairs, 1: bits.
+template <int kShift, int kWidth>
+std::uint8_t* put_plane(const BlockValues& values, std::uint8_t* out) {
+  constexpr std::size_t kPerVector = 8 / kWidth;
+  constexpr std::uint32_t kMask = ((1u << kWidth) - 1u) * 0x01010101u;
+  for (std::size_t first = 0; first < kQuads; first += kPerVector, out += 64) {
     for (std::size_t row = 0; row < kVectorRows; ++row) {
-      for (std::size_t j = 0; j < 4; ++j) {
-        int byte = 0;
-        for (std::size_t i = 0; i < per_vector; ++i) {
-          const int field = (values.v[row][4 * (first + i) + j] >> shift) & mask;
-          byte |= field << (static_cast<int>(i) * width);
-        }
-        out[4 * row + j] = static_cast<std::uint8_t>(byte);
+      std::uint32_t quad = 0;
+      for (std::size_t i = 0; i < kPerVector; ++i) {
+        const std::uint32_t field = (load_quad(values.v[row] + 4 * (first + i)) >> kShift) & kMask;
+        quad |= field << (i * kWidth);
       }
+      std::memcpy(out + 4 * row, &quad, sizeof(quad));
     }
   }
   return out;
@@ -52,12 +58,12 @@ std::uint8_t* put_plane(const BlockValues& values, int shift, int width, std::ui
 
 // The low nibbles: quad v in the low, quad v + 4 in the high half of the bytes of vector v.
 std::uint8_t* put_nibbles(const BlockValues& values, std::uint8_t* out) {
+  constexpr std::uint32_t kMask = 0x0f0f0f0fu;
   for (std::size_t v = 0; v < 4; ++v, out += 64) {
     for (std::size_t row = 0; row < kVectorRows; ++row) {
       const std::uint8_t* x = values.v[row] + 4 * v;
-      for (std::size_t j = 0; j < 4; ++j) {
-        out[4 * row + j] = static_cast<std::uint8_t>((x[j] & 15) | ((x[16 + j] & 15) << 4));
-      }
+      const std::uint32_t quad = (load_quad(x) & kMask) | ((load_quad(x + 16) & kMask) << 4);
+      std::memcpy(out + 4 * row, &quad, sizeof(quad));
     }
   }
   return out;
@@ -199,30 +205,33 @@ void put_scales(const BlockQ5_K& b, std::size_t sub, std::size_t row, std::uint8
   put_six_bit_scales(b.scales, sub, row, out);
 }
 
-// --- The types with a codebook: codes in the planes; the scales of 32 values in the header.
+// --- The types with a codebook: codes in the planes; the scales of all blocks in the header.
 
 template <HasCodebook Block>
 void unpack(const Block& b, std::size_t sub, std::uint8_t* out) {
   codebook_codes(b, sub, out);
 }
 template <HasCodebook Block>
+std::uint8_t scale_byte(const Block& b, std::size_t sub) {
+  const int scale = codebook_scale(b, 2 * sub);
+  if constexpr (!kScalesOf16<Block>) return static_cast<std::uint8_t>(scale);
+  return static_cast<std::uint8_t>((scale / 2) | (codebook_scale(b, 2 * sub + 1) / 2) << 4);
+}
+template <HasCodebook Block>
 void put_header(const Block& b, std::size_t row, std::uint8_t* out) {
-  if constexpr (!kOneScale<Block>) put_half(out, row, codebook_d(b));
-  if constexpr (!kOneScale<Block> && !kScalesOf16<Block>) {
+  if constexpr (!kOneScale<Block>) {
+    put_half(out, row, codebook_d(b));
     for (std::size_t sub = 0; sub < kSubBlocks; ++sub) {
-      out[64 + 32 * sub + row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub));
+      out[64 + 32 * sub + row] = scale_byte(b, sub);
     }
   }
 }
 template <HasCodebook Block>
-void put_scales(const Block& b, std::size_t sub, std::size_t row, std::uint8_t* out) {
+void put_scales(const Block& b, std::size_t, std::size_t row, std::uint8_t* out) {
   if constexpr (std::is_same_v<Block, BlockMXFP4>) {
     put_half(out, row, mxfp4_d(b));
   } else if constexpr (kOneScale<Block>) {
     put_half(out, row, b.d);
-  } else if constexpr (kScalesOf16<Block>) {
-    out[row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub));
-    out[32 + row] = static_cast<std::uint8_t>(codebook_scale(b, 2 * sub + 1));
   }
 }
 
@@ -242,23 +251,23 @@ void put_planes(PackedFormat format, const BlockValues& values, std::uint8_t* ou
     case PackedFormat::kQ5_0:
     case PackedFormat::kQ5_1:
     case PackedFormat::kQ5_K:
-      put_plane(values, 4, 1, put_nibbles(values, out));
+      put_plane<4, 1>(values, put_nibbles(values, out));
       return;
     case PackedFormat::kQ6_K:
-      put_plane(values, 4, 2, put_nibbles(values, out));
+      put_plane<4, 2>(values, put_nibbles(values, out));
       return;
     case PackedFormat::kQ8_0:
-      put_plane(values, 0, 8, out);
+      put_plane<0, 8>(values, out);
       return;
     case PackedFormat::kQ2_K:
-      put_plane(values, 0, 2, out);
+      put_plane<0, 2>(values, out);
       return;
     case PackedFormat::kQ3_K:
     case PackedFormat::kIQ2_XXS:
     case PackedFormat::kIQ2_XS:
     case PackedFormat::kIQ1_S:
     case PackedFormat::kIQ1_M:
-      put_plane(values, 2, 1, put_plane(values, 0, 2, out));
+      put_plane<2, 1>(values, put_plane<0, 2>(values, out));
       return;
     case PackedFormat::kCount:
       break;
@@ -310,9 +319,9 @@ constexpr PackedLayout kLayouts[kPackedFormats] = {
     {PackedFormat::kIQ3_XXS, 8, 320, 0, 256, {kCodebookIQ3_XXS.zero_point, false, false}},
     {PackedFormat::kIQ3_S, 8, 320, 0, 256, {kCodebookIQ3_S.zero_point, false, false}},
     {PackedFormat::kIQ2_XXS, 8, 320, 0, 192, {kCodebookIQ2.zero_point, false, false}},
-    {PackedFormat::kIQ2_XS, 8, 64, 64, 192, {kCodebookIQ2.zero_point, true, false}},
+    {PackedFormat::kIQ2_XS, 8, 320, 0, 192, {kCodebookIQ2.zero_point, true, false}},
     {PackedFormat::kIQ1_S, 8, 320, 0, 192, {kCodebookIQ1.zero_point, false, false}},
-    {PackedFormat::kIQ1_M, 8, 64, 64, 192, {kCodebookIQ1.zero_point, true, false}},
+    {PackedFormat::kIQ1_M, 8, 320, 0, 192, {kCodebookIQ1.zero_point, true, false}},
 };
 
 const PackedLayout* layout_of(PackedFormat format) { return &kLayouts[static_cast<int>(format)]; }
