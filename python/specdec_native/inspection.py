@@ -20,6 +20,14 @@ __all__ = ["estimate_memory", "inspect", "vocabularies_fit"]
 _VERIFY_ROWS = 9  # the pending token and the drafted ones
 _CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32}  # per element
 
+# Bits per weight of the types that take noticeably more in memory than in the file: their codes are
+# unpacked to 3 or 4 bits.
+_PACKED_BITS = {
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"), 3.3125),
+    **dict.fromkeys(("IQ3_XXS", "IQ3_S", "IQ4_XS"), 4.3125),
+    "MXFP4": 4.5,
+}
+
 
 def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str, Any]:
     """Describes a GGUF file.
@@ -185,7 +193,10 @@ class _Facts:
         return n_ctx or min(self.needed("context_length"), limit)
 
     def weight_bytes(self) -> int:
-        return sum(tensor.bytes for tensor in self.file.tensors)
+        return sum(
+            max(tensor.bytes, int(_elements(tensor) * _PACKED_BITS.get(tensor.dtype, 0) / 8))
+            for tensor in self.file.tensors
+        )
 
     def cache_bytes(self, positions: int, kv_type: str) -> int:
         row = (self.kv_heads or 0) * (self.head_dim or 0)
