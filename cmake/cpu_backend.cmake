@@ -48,6 +48,7 @@ endif()
 if(SPECDEC_BUILD_TESTS)
   get_target_property(levels_digest_sources specdec SOURCES)
   list(FILTER levels_digest_sources INCLUDE REGEX "csrc/(core|backend)/")
+  list(FILTER levels_digest_sources EXCLUDE REGEX "csrc/backend/(ref/|factory)")
   add_executable(levels_digest EXCLUDE_FROM_ALL tests/cpp/levels_digest.cpp
                                                 ${levels_digest_sources})
   target_link_libraries(levels_digest PRIVATE specdec_flags Threads::Threads)
