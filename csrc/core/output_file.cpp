@@ -35,9 +35,9 @@ std::FILE* create_new(const std::string& path) {
 
 std::string random_suffix() {
   std::random_device device;
-  std::string suffix = ".";
-  for (int i = 0; i < 8; ++i) suffix += "0123456789abcdef"[device() % 16];
-  return suffix + ".part";
+  std::string digits;
+  for (int i = 0; i < 8; ++i) digits += "0123456789abcdef"[device() % 16];
+  return str('.', digits, ".part");
 }
 
 }  // namespace

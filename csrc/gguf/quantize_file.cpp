@@ -29,13 +29,14 @@ struct TypeFacts {
 };
 
 constexpr TypeFacts kTypes[] = {
-    {DType::kF32, 0, DType::kF32},    {DType::kF16, 1, DType::kF16},
-    {DType::kBF16, 32, DType::kBF16}, {DType::kQ4_0, 2, DType::kF16},
-    {DType::kQ4_1, 3, DType::kF16},   {DType::kQ5_0, 8, DType::kF16},
-    {DType::kQ5_1, 9, DType::kF16},   {DType::kQ8_0, 7, DType::kF16},
-    {DType::kQ2_K, 10, DType::kQ4_0}, {DType::kQ3_K, 11, DType::kQ4_0},
-    {DType::kQ4_K, 14, DType::kQ5_0}, {DType::kQ5_K, 16, DType::kQ5_1},
-    {DType::kQ6_K, 18, DType::kQ8_0},
+    {DType::kF32, 0, DType::kF32},        {DType::kF16, 1, DType::kF16},
+    {DType::kBF16, 32, DType::kBF16},     {DType::kQ4_0, 2, DType::kF16},
+    {DType::kQ4_1, 3, DType::kF16},       {DType::kQ5_0, 8, DType::kF16},
+    {DType::kQ5_1, 9, DType::kF16},       {DType::kQ8_0, 7, DType::kF16},
+    {DType::kQ2_K, 10, DType::kQ4_0},     {DType::kQ3_K, 11, DType::kQ4_0},
+    {DType::kQ4_K, 14, DType::kQ5_0},     {DType::kQ5_K, 16, DType::kQ5_1},
+    {DType::kQ6_K, 18, DType::kQ8_0},     {DType::kIQ4_NL, 25, DType::kF16},
+    {DType::kIQ4_XS, 30, DType::kIQ4_NL}, {DType::kMXFP4, 38, DType::kF16},
 };
 constexpr std::uint32_t kQuantizationVersion = 2;
 

@@ -15,6 +15,7 @@ __all__ = ["QUANTIZE_TYPES", "QuantizeResult", "QuantizedTensor", "quantize"]
 QUANTIZE_TYPES = (
     *("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
     *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "mxfp4"),
 )
 """The types that `quantize` writes."""
 
@@ -78,8 +79,8 @@ def quantize(
 
     Every weight matrix gets the type, embedding and output included; vectors, and the router of a
     mixture of experts, stay float32. Rows that are no whole blocks of a K type get the nearest
-    simple type instead (q2_k, q3_k: Q4_0; q4_k: Q5_0; q5_k: Q5_1; q6_k: Q8_0), or F16. A tensor
-    that already has its type is copied bit by bit. The metadata stays, but for the two keys that
+    simple type instead (q2_k, q3_k: Q4_0; q4_k: Q5_0; q5_k: Q5_1; q6_k: Q8_0; iq4_xs: IQ4_NL), or
+    F16. A tensor that already has its type is copied bit by bit. The metadata stays, but for the two keys that
     name the type. The file appears when it is complete, replacing an older one.
 
     Args:

@@ -18,4 +18,9 @@ void quantize_row_q5_k(const float* src, std::byte* dst, std::size_t n);
 void quantize_row_q3_k(const float* src, std::byte* dst, std::size_t n);
 void quantize_row_q6_k(const float* src, std::byte* dst, std::size_t n);
 
+// Blocks of 32, 256 and 32 values.
+void quantize_row_iq4_nl(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_iq4_xs(const float* src, std::byte* dst, std::size_t n);
+void quantize_row_mxfp4(const float* src, std::byte* dst, std::size_t n);
+
 }  // namespace specdec::quantize

@@ -62,8 +62,15 @@ void quantize_row(DType dtype, const float* src, std::byte* dst, std::size_t n) 
       return quantize::quantize_row_q5_k(src, dst, n);
     case DType::kQ6_K:
       return quantize::quantize_row_q6_k(src, dst, n);
+    case DType::kIQ4_NL:
+      return quantize::quantize_row_iq4_nl(src, dst, n);
+    case DType::kIQ4_XS:
+      return quantize::quantize_row_iq4_xs(src, dst, n);
+    case DType::kMXFP4:
+      return quantize::quantize_row_mxfp4(src, dst, n);
+    default:  // the codebook types below 4 bits, which quantize_file does not offer
+      throw InvalidArgument(str("this library cannot write ", info.name));
   }
-  throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }
 
 std::size_t first_not_finite(const float* values, std::size_t n) {
