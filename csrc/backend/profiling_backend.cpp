@@ -36,8 +36,7 @@ double cache_bytes(const Pass& pass) {
     const Segment& segment = pass.segments[i];
     const KvCacheView& cache = segment.cache;
     bytes += 2.0 * static_cast<double>(segment.base + segment.rows) *
-             static_cast<double>(cache.kv_heads) * static_cast<double>(cache.head_dim) *
-             static_cast<double>(cache.element_bytes());
+             static_cast<double>(cache.kv_heads) * static_cast<double>(cache.row_bytes());
   }
   return bytes;
 }
@@ -121,8 +120,9 @@ void ProfilingBackend::measured(const char* op, const Describe& describe, const 
 std::unique_ptr<Buffer> ProfilingBackend::allocate(std::size_t bytes) const {
   return inner_->allocate(bytes);
 }
-std::unique_ptr<Weight> ProfilingBackend::load_weight(const TensorView& source) const {
-  return inner_->load_weight(source);
+std::unique_ptr<Weight> ProfilingBackend::load_weight(const TensorView& source,
+                                                      WeightUse use) const {
+  return inner_->load_weight(source, use);
 }
 std::unique_ptr<Workspace> ProfilingBackend::make_workspace() const {
   return inner_->make_workspace();

@@ -39,7 +39,7 @@ class ProfilingBackend final : public Backend {
   std::int32_t threads() const override { return inner_->threads(); }
 
   std::unique_ptr<Buffer> allocate(std::size_t bytes) const override;
-  std::unique_ptr<Weight> load_weight(const TensorView& source) const override;
+  std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
   std::unique_ptr<Workspace> make_workspace() const override;
   void upload(void* destination, const void* host_source, std::size_t bytes) const override;
   void download(Workspace& ws, void* host_destination, const void* source,
