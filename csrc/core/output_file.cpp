@@ -51,6 +51,11 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   if (fs::is_directory(native_path(path_), ignored)) {
     throw OutputError(str("cannot write ", quoted(path_, 4096), ": it is a directory"));
   }
+  // Renaming would replace a device such as /dev/null by the file.
+  const fs::file_status status = fs::status(native_path(path_), ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw OutputError(str("cannot write ", quoted(path_, 4096), ": it is not a regular file"));
+  }
   temporary_ = path_ + random_suffix();
   errno = 0;
   file_ = create_new(temporary_);
