@@ -26,12 +26,14 @@ class _Scales:
         minimum: Byte offset of the second half that shifts the values, or None.
         shift: That half as a multiple of d, so that the values centre on zero.
         exponent: Byte offset of a power of two that is the scale instead of d, or None.
+        spread: The half lies in the high nibbles of the last four 16-bit words instead.
     """
 
     d: int = 0
     minimum: int | None = None
     shift: float = 0.0
     exponent: int | None = None
+    spread: bool = False
 
 
 _SCALES: dict[str, _Scales] = {
@@ -52,6 +54,8 @@ _SCALES: dict[str, _Scales] = {
     "IQ2_S": _Scales(),
     "IQ3_XXS": _Scales(),
     "IQ3_S": _Scales(),
+    "IQ1_S": _Scales(),
+    "IQ1_M": _Scales(spread=True),
     "MXFP4": _Scales(exponent=0),
 }
 BLOCK_TYPES = tuple(_SCALES)
@@ -65,6 +69,12 @@ def _put_scales(blocks: NDArray[np.uint8], scales: _Scales, d: NDArray[np.float3
     if scales.exponent is not None:
         power = np.clip(np.round(np.log2(d)) + 127, 1, 254)
         blocks[:, scales.exponent] = power.astype(np.uint8)
+        return
+    if scales.spread:
+        bits = d.astype("<f2").view(np.uint16)
+        for i in range(4):
+            word = blocks[:, 2 * i - 7]
+            word[:] = (word & 15) | ((bits >> (4 * i)) & 15) << 4
         return
     _put_half(blocks, scales.d, d)
     if scales.minimum is not None:

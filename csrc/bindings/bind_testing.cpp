@@ -17,7 +17,6 @@
 #include "core/math.h"
 #include "core/rng.h"
 #include "core/thread_pool.h"
-#include "gguf/quantize/families.h"
 #include "gguf/quantize/quantize_row.h"
 
 namespace specdec {
@@ -56,30 +55,6 @@ Array<std::uint8_t> quantize_values(const std::string& dtype_name, const Array<f
   const float* src = values.data();
   const py::gil_scoped_release unlocked;
   quantize_row(dtype, src, dst, n);
-  return out;
-}
-
-// Types that have a quantiser but are no DType yet.
-struct TableType {
-  void (*encode)(const float* src, std::byte* dst, std::size_t n);
-  std::size_t block_size, block_bytes;
-};
-
-Array<std::uint8_t> quantize_table_type(const std::string& name, const Array<float>& values) {
-  TableType type;
-  if (name == "IQ4_NL") {
-    type = {quantize::quantize_row_iq4_nl, 32, 18};
-  } else if (name == "IQ4_XS") {
-    type = {quantize::quantize_row_iq4_xs, 256, 136};
-  } else if (name == "MXFP4") {
-    type = {quantize::quantize_row_mxfp4, 32, 17};
-  } else {
-    throw InvalidArgument(str("unknown table type '", name, "'"));
-  }
-  const auto n = static_cast<std::size_t>(values.size());
-  if (n % type.block_size != 0) throw InvalidArgument(str(n, " values are not whole blocks"));
-  Array<std::uint8_t> out(static_cast<py::ssize_t>(n / type.block_size * type.block_bytes));
-  type.encode(values.data(), reinterpret_cast<std::byte*>(out.mutable_data()), n);
   return out;
 }
 
@@ -178,7 +153,6 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_pool(sub);
   sub.def("dequantize", testing::dequantize, py::arg("dtype"), py::arg("raw"), py::arg("n"));
   sub.def("quantize", testing::quantize_values, py::arg("dtype"), py::arg("values"));
-  sub.def("quantize_table_type", testing::quantize_table_type, py::arg("dtype"), py::arg("values"));
 
   py::class_<testing::OpBackend> cls(sub, "Backend");
   cls.def(py::init<const std::string&, std::int32_t>(), py::arg("name"), py::arg("threads") = 0);

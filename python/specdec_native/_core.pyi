@@ -22,6 +22,8 @@ __all__: list[str] = [
     "OpProfile",
     "PassTimer",
     "ProfilingBackend",
+    "QuantizeResult",
+    "QuantizedTensor",
     "RequestParams",
     "StepResult",
     "TypeTotals",
@@ -29,6 +31,7 @@ __all__: list[str] = [
     "check_same_vocabulary",
     "cpu_info",
     "make_backend",
+    "quantize_file",
     "testing",
 ]
 
@@ -96,6 +99,36 @@ class GgufFile:
         """
     @property
     def version(self) -> int: ...
+
+class QuantizedTensor:
+    """
+    What became of one tensor.
+    """
+    @property
+    def bytes_after(self) -> int: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def fallback(self) -> bool: ...
+    @property
+    def from_type(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def to_type(self) -> str: ...
+
+class QuantizeResult:
+    """
+    What quantize_file did.
+    """
+    @property
+    def bytes_after(self) -> int: ...
+    @property
+    def bytes_before(self) -> int: ...
+    @property
+    def tensors(self) -> list[QuantizedTensor]: ...
 
 class Backend:
     """
@@ -397,6 +430,17 @@ def cpu_info() -> CpuInfo:
 def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> Backend:
     """
     Makes the backend 'cpu' or 'ref'; threads <= 0 means one per physical core.
+    """
+
+def quantize_file(
+    in_path: bytes,
+    out_path: bytes,
+    type: str,
+    threads: typing.SupportsInt | typing.SupportsIndex = 0,
+    progress: typing.Any = None,
+) -> QuantizeResult:
+    """
+    Writes in_path with its weights in another type; paths as bytes (os.fsencode).
     """
 
 __version__: str  # = '0.1.0'

@@ -80,8 +80,8 @@ def quantize(
     Every weight matrix gets the type, embedding and output included; vectors, and the router of a
     mixture of experts, stay float32. Rows that are no whole blocks of a K type get the nearest
     simple type instead (q2_k, q3_k: Q4_0; q4_k: Q5_0; q5_k: Q5_1; q6_k: Q8_0; iq4_xs: IQ4_NL), or
-    F16. A tensor that already has its type is copied bit by bit. The metadata stays, but for the two keys that
-    name the type. The file appears when it is complete, replacing an older one.
+    F16. A tensor that already has its type is copied bit by bit. The metadata stays, but for the
+    two keys that name the type. The file appears when it is complete, replacing an older one.
 
     Args:
         in_path: The file to read, or a name that was pulled; of any type that can be run.

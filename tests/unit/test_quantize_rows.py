@@ -23,13 +23,13 @@ def tensors() -> dict[str, np.ndarray]:
     return golden_tensors()
 
 
-# --- The types whose numbers are places in a table; not yet among the types of a file ---
+# --- The types whose numbers are places in a table ---
 
 TABLE_TYPES = ("IQ4_NL", "IQ4_XS", "MXFP4")
 
 
 def table_round_trip(dtype: str, values: np.ndarray) -> np.ndarray:
-    raw = testing.quantize_table_type(dtype, values.reshape(-1))
+    raw = testing.quantize(dtype, values.reshape(-1))
     kind = gguf.GGMLQuantizationType[dtype]
     return gguf.quants.dequantize(raw, kind).reshape(values.shape)
 
