@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cache_row.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/isa.h"
 #include "backend/cpu_info.h"
@@ -137,11 +138,14 @@ class Suite {
     for (const DType kind : {DType::kF32, DType::kF16}) {
       for (const int dim : {12, 64, 80, 128}) attention(kind, dim);
     }
+    for (const int dim : {32, 64, 96, 128}) attention(DType::kQ8_0, dim);
     sampling();
   }
 
  private:
-  std::unique_ptr<Weight> load(const RawWeight& raw) const { return cpu_.load_weight(raw.view()); }
+  std::unique_ptr<Weight> load(const RawWeight& raw) const {
+    return cpu_.load_weight(raw.view(), WeightUse::kProducts);
+  }
 
   Floats multiply(const Weight& weight, const Floats& x) {
     const std::size_t rows = x.size() / weight.cols();
@@ -249,16 +253,15 @@ class Suite {
       view = {dtype, 1, 2, head_dim, capacity, keys.data(), values.data()};
     }
     static std::size_t bytes_of(DType dtype, int head_dim, int capacity) {
-      return dtype_info(dtype).block_bytes * static_cast<std::size_t>(2 * head_dim * capacity);
+      return row_bytes(dtype, static_cast<std::size_t>(head_dim)) *
+             static_cast<std::size_t>(2 * capacity);
     }
     void fill(Random& random) {
       for (std::vector<std::byte>* data : {&keys, &values}) {
-        for (std::size_t i = 0; i < data->size() / view.element_bytes(); ++i) {
-          const float x = random.normal();
-          const std::uint16_t half = float_to_half(x);
-          std::byte* at = data->data() + i * view.element_bytes();
-          if (view.dtype == DType::kF32) std::memcpy(at, &x, sizeof(x));
-          if (view.dtype == DType::kF16) std::memcpy(at, &half, sizeof(half));
+        Floats row(static_cast<std::size_t>(view.head_dim));
+        for (std::size_t at = 0; at < data->size(); at += view.row_bytes()) {
+          for (float& x : row) x = random.normal();
+          store_cache_row(view.dtype, row.data(), row.size(), data->data() + at);
         }
       }
     }
