@@ -128,7 +128,7 @@ def test_file_types_are_those_of_the_format(write: Write, tmp_path: Path, name: 
         for one in gguf.LlamaFileType
         if one.value == found
     }
-    assert names & {name.upper(), name.upper() + "_S"}
+    assert names & {name.upper(), name.upper() + "_S", name.upper() + "_MOE"}
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 4096])

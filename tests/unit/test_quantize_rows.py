@@ -8,10 +8,15 @@ import pytest
 
 from specdec_native import _core
 from support.quantize import golden_errors, golden_tensors, mean_squared_error, round_trip
-from support.weights import DTYPES, block_geometry, random_weight
+from support.weights import block_geometry, random_weight
 
 testing = _core.testing
 
+# The types whose numbers are evenly spaced; those of a table are tested apart.
+DTYPES = [
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+]
 BLOCK_TYPES = [name for name in DTYPES if name not in ("F32", "F16", "BF16")]
 # Largest and smallest integer of each type's numbers, as the format defines them.
 SIMPLE_RANGES = {"Q4_0": (-8, 7), "Q5_0": (-16, 15), "Q8_0": (-127, 127)}
