@@ -142,6 +142,7 @@ def test_tokens_outside_the_vocabulary_never_stand(backend, rule, temperature, s
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_rows_of_nan_or_infinity_give_a_token(backend, rule, temperature, value):
+    """R3: and its id is inside the vocabulary."""
     logits = np.full((3, 6), value, np.float32)
     draft = np.ones((2, 6), np.float32)
     for seed in range(20):
@@ -153,6 +154,7 @@ def test_rows_of_nan_or_infinity_give_a_token(backend, rule, temperature, value)
 
 
 def test_removed_tokens_are_never_accepted(backend):
+    """R3."""
     logits = peaked(1, 1)
     for seed in SEEDS:
         for rows, draft in ([[-1], None], [[0], np.eye(6, dtype=np.float32)[[3]]]):
@@ -163,6 +165,7 @@ def test_removed_tokens_are_never_accepted(backend):
 
 
 def test_zero_coin_does_not_accept_the_impossible():
+    """R3."""
     assert not testing.accepts(coin=0.0, target=0, target_left=100, draft_prob=0.5)
     assert not testing.accepts(coin=0.0, target=0, target_left=0, draft_prob=0.5)
     assert not testing.accepts(coin=0.0, target=0, target_left=100, draft_prob=0.0)
@@ -184,7 +187,7 @@ def test_equal_draft_stands_whatever_the_coin():
 
 
 def test_zero_residual_falls_back_to_the_target(backend):
-    """A dishonest draft leaves nothing: tokens without probability still never come out."""
+    """R3: a dishonest draft leaves nothing; tokens without probability still never come out."""
     target = np.array([0.5, 0.3, 0.2, 0.0, 0.0, 0.0])
     with np.errstate(divide="ignore"):
         logits = np.log(np.stack([target, target]))

@@ -116,6 +116,7 @@ def backend_rule(name: str) -> Rule:
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rejection_fits_the_target(backend, name, seed):
+    """R1, R2: the residual is renormalised, the draft's probability is the one drawn from."""
     assert p_value(backend_rule(backend), TASKS[name], seed) > 1e-3
 
 
@@ -146,6 +147,7 @@ WRONG = [
     ("rule", "name"), WRONG, ids=[f"{type(rule).__name__}-{name}" for rule, name in WRONG]
 )
 def test_wrong_rules_are_found_out(rule, name, seed):
+    """R1, R2 as they were shipped elsewhere, and two more."""
     assert p_value(rule, TASKS[name], seed) < 1e-6
 
 
