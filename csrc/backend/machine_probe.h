@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
+#include "core/aligned_memory.h"
 #include "core/thread_pool.h"
 
 namespace specdec {
@@ -32,7 +32,7 @@ class MachineProbe {
 
   ThreadPool pool_;
   std::size_t bytes_ = 0;
-  std::unique_ptr<std::uint64_t[]> buffer_;
+  AlignedBytes buffer_;          // in huge pages where the system has them, like the weights
   std::size_t peak_blocks_ = 0;  // of one task of int8_peak
   std::uint64_t kept_ = 0;       // all results, so that no work can be left out
 };

@@ -224,23 +224,16 @@ class CpuAttention {
     w.rows = last - w.first;
     w.stride = round_up_16(w.rows);
     w.keys = scratch.keys;
+    w.values = scratch.values;
     const std::size_t offset =
         cache.row_offset(layer_, task.kv_head, static_cast<std::int32_t>(w.first));
-    const std::byte* values = cache.values + offset;
-    w.values = scratch.values;
-    CacheRows type = CacheRows::kF32;
-    if (cache.dtype == DType::kF16) {
-      type = CacheRows::kF16;
-      kernels_.load_f16(reinterpret_cast<const std::uint16_t*>(values), w.rows * dim_,
-                        scratch.values);
-    } else if (cache.dtype == DType::kQ8_0) {
-      type = CacheRows::kQ8;
-      kernels_.load_q8(reinterpret_cast<const std::uint8_t*>(values), w.rows * dim_ / kActBlockSize,
-                       scratch.values);
-    } else {
-      w.values = reinterpret_cast<const float*>(values);
-    }
-    kernels_.transpose_keys(cache.keys + offset, type, w.rows, dim_, w.keys, w.stride);
+    const CacheRows type = cache.dtype == DType::kF16    ? CacheRows::kF16
+                           : cache.dtype == DType::kQ8_0 ? CacheRows::kQ8
+                                                         : CacheRows::kF32;
+    const std::size_t ahead = chunk + 1 < task.last_chunk ? kChunk * cache.row_bytes() : 0;
+    // The keys last: they are read first, and hot then.
+    kernels_.load_values(cache.values + offset, type, w.rows, dim_, ahead, scratch.values);
+    kernels_.transpose_keys(cache.keys + offset, type, w.rows, dim_, ahead, w.keys, w.stride);
     return w;
   }
 
@@ -300,10 +293,11 @@ class CpuAttention {
       for (; batch < kValueQueries && query + batch < rows * group_; ++batch) {
         const RowView& other = views[(query + batch) / group_];
         if (other.index != view.index || other.count != view.count) break;
-        if (view.count == 0) continue;
-        fresh[batch] = weigh(task, w, view, query + batch, scratch);
+        if (view.count > 0) score(task, w, view, query + batch, scratch);
       }
       if (view.count > 0) {
+        kernels_.attention_softmax(scratch.weights + query * kChunk, static_cast<int>(batch),
+                                   static_cast<int>(view.count), fresh);
         kernels_.attention_values(scratch.weights + query * kChunk, static_cast<int>(batch),
                                   w.values, view.index, static_cast<int>(view.count), dim_,
                                   scratch.acc);
@@ -315,21 +309,19 @@ class CpuAttention {
     }
   }
 
-  // Scores and softmax weights of one query.
-  SoftmaxState weigh(const Task& task, const Window& w, const RowView& view, std::size_t query,
-                     const TaskScratch& scratch) const {
+  // The scores of one query.
+  void score(const Task& task, const Window& w, const RowView& view, std::size_t query,
+             const TaskScratch& scratch) const {
     float* weights = scratch.weights + query * kChunk;
     const bool in_order = view.index == kIota.v;
     // Rows beyond a chain row's own are scored too, a few at most, and not looked at.
     const std::size_t rows = in_order ? view.count : w.rows;
     kernels_.attention_scores(q_ + query_offset(task, query), w.keys, w.stride, rows, dim_,
                               shape_.scale, in_order ? weights : scratch.window_scores);
-    if (!in_order) {
-      for (std::size_t t = 0; t < view.count; ++t) {
-        weights[t] = scratch.window_scores[view.index[t]];
-      }
+    if (in_order) return;
+    for (std::size_t t = 0; t < view.count; ++t) {
+      weights[t] = scratch.window_scores[view.index[t]];
     }
-    return kernels_.attention_softmax(weights, static_cast<int>(view.count));
   }
 
   // A chunk's result for one query: kept for the merge, or merged at once.
@@ -356,23 +348,30 @@ class CpuAttention {
       const SegmentPaths& paths = paths_[s];
       const auto rows = static_cast<std::size_t>(segment.rows);
       const auto base = static_cast<std::size_t>(segment.base);
-      pool.parallel_for(rows, [&](std::size_t row, int) {
-        const std::size_t chunks = chunks_of(base + paths.length(row));
-        const std::size_t m = static_cast<std::size_t>(segment.first_row) + row;
-        for (std::size_t head = 0; head < heads_; ++head) {
-          const float* partial = partials_ + (m * heads_ + head) * most_chunks_ * partial_stride_;
-          float* result = out_ + (m * heads_ + head) * dim_;
-          SoftmaxState state{partial[0], partial[1]};
-          std::copy_n(partial + 2, dim_, result);
-          for (std::size_t chunk = 1; chunk < chunks; ++chunk) {
-            partial += partial_stride_;
-            state = kernels_.attention_merge(state, result, {partial[0], partial[1]}, partial + 2,
-                                             dim_);
-          }
-          kernels_.divide(result, state.sum, dim_, result);
+      const std::size_t queries = rows * heads_;
+      const std::size_t pieces = std::min(queries, 2 * static_cast<std::size_t>(pool.threads()));
+      pool.parallel_for(pieces, [&](std::size_t piece, int) {
+        const std::size_t end = queries * (piece + 1) / pieces;
+        for (std::size_t query = queries * piece / pieces; query < end; ++query) {
+          const std::size_t row = query / heads_;
+          merge_query(static_cast<std::size_t>(segment.first_row) * heads_ + query,
+                      chunks_of(base + paths.length(row)));
         }
       });
     }
+  }
+
+  // query: of [M, H]
+  void merge_query(std::size_t query, std::size_t chunks) const {
+    const float* partial = partials_ + query * most_chunks_ * partial_stride_;
+    float* result = out_ + query * dim_;
+    SoftmaxState state{partial[0], partial[1]};
+    std::copy_n(partial + 2, dim_, result);
+    for (std::size_t chunk = 1; chunk < chunks; ++chunk) {
+      partial += partial_stride_;
+      state = kernels_.attention_merge(state, result, {partial[0], partial[1]}, partial + 2, dim_);
+    }
+    kernels_.divide(result, state.sum, dim_, result);
   }
 
   const KernelTable& kernels_;

@@ -52,7 +52,7 @@ std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) const {
 }
 
 std::unique_ptr<Weight> CpuBackend::load_weight(const TensorView& source, WeightUse use) const {
-  return std::make_unique<CpuWeight>(source, use, *pool_);
+  return std::make_unique<CpuWeight>(source, use, weights_, *pool_);
 }
 
 std::unique_ptr<Workspace> CpuBackend::make_workspace() const {

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/kernel_table.h"
 #include "backend/cpu/packed_weight.h"
+#include "core/aligned_memory.h"
 #include "core/thread_pool.h"
 
 namespace specdec {
@@ -166,6 +167,7 @@ class CpuBackend final : public Backend {
 
   const KernelTable& kernels_;
   std::unique_ptr<ThreadPool> pool_;
+  mutable Arena weights_;  // locks itself
 };
 
 inline CpuWorkspace& as_cpu(Workspace& workspace) { return static_cast<CpuWorkspace&>(workspace); }

@@ -110,25 +110,27 @@ struct KernelTable {
   // Rotates the leading 2 * pairs elements of a head in place: (x0, x1) -> (x0 c - x1 s, x0 s + x1
   // c). Element pairs are (2i, 2i + 1) if interleaved, else (i, i + pairs). cos_sin [pairs, 2]
   void (*rotate)(float* head, const float* cos_sin, size_t pairs, bool interleaved);
-  // float <-> IEEE half, round to nearest even
+  // float -> IEEE half, round to nearest even
   void (*store_f16)(const float* x, size_t n, uint16_t* out);
-  void (*load_f16)(const uint16_t* x, size_t n, float* out);
-
-  // float <-> blocks of the kQ8 cache: x [32 * blocks], out [kQ8Bytes * blocks] and back
+  // float -> blocks of the kQ8 cache: x [32 * blocks], out [kQ8Bytes * blocks]
   void (*store_q8)(const float* x, size_t blocks, uint8_t* out);
-  void (*load_q8)(const uint8_t* x, size_t blocks, float* out);
 
-  // out[d, r] = keys[r, d] as floats. keys [rows, D] of the given type, kQ8 with D a multiple of
-  // 32; out [D, stride], stride a multiple of 16 and >= rows; columns up to the next multiple of 16
-  // are zeros
-  void (*transpose_keys)(const void* keys, CacheRows type, size_t rows, size_t head_dim, float* out,
-                         size_t stride);
+  // Cache rows as floats. Both ask for the cache lines `ahead` bytes further on (0: for none).
+  // keys, values [rows, D] of the given type, kQ8 with D a multiple of 32 out[d, r] = keys[r, d].
+  // out [D, stride], stride a multiple of 16 and >= rows; columns up to the next multiple of 16 are
+  // zeros
+  void (*transpose_keys)(const void* keys, CacheRows type, size_t rows, size_t head_dim,
+                         size_t ahead, float* out, size_t stride);
+  // out[r, d] = values[r, d]. out [rows, D]
+  void (*load_values)(const void* values, CacheRows type, size_t rows, size_t head_dim,
+                      size_t ahead, float* out);
   // scores[r] = scale * dot(q, keys[:, r]) for r < rows rounded up to 16. q [D], keys [D, stride]
   // transposed
   void (*attention_scores)(const float* q, const float* keys, size_t stride, size_t rows,
                            size_t head_dim, float scale, float* scores);
-  // scores[t] becomes exp(scores[t] - max); returns max and the sum of the weights
-  SoftmaxState (*attention_softmax)(float* scores, int count);
+  // For each of `queries` queries: scores[i, t] becomes exp(scores[i, t] - max); states[i] = max
+  // and the sum of the weights. scores [queries, kAttentionChunk], t < count; states [queries]
+  void (*attention_softmax)(float* scores, int queries, int count, SoftmaxState* states);
   // acc[i, d] = sum over t of weights[i, t] * values[index[t], d], serial in t, for queries i <
   // `queries` <= 4. weights [queries, kAttentionChunk], values [*, D], acc [queries, D]
   void (*attention_values)(const float* weights, int queries, const float* values,

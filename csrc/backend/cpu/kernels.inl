@@ -31,10 +31,28 @@ SPECDEC_INLINE void for_each_16(size_t count, const Body& body) {
   if (i < count) body(i, count - i);
 }
 
-#include "backend/cpu/kernels_matmul.inl"    // NOLINT
-#include "backend/cpu/kernels_peak.inl"      // NOLINT
-#include "backend/cpu/kernels_rows.inl"      // NOLINT
-#include "backend/cpu/kernels_sampling.inl"  // NOLINT
+// exp_f32 of core/math.h in 16 lanes: the very same operations.
+SPECDEC_INLINE F32x16 f_exp(F32x16 x) {
+  using namespace exp_f32_constants;
+  const F32x16 round = f_set1(kRound), clamped = f_min(x, f_set1(kMax));
+  const F32x16 shifted = f_add(f_mul(clamped, f_set1(kLog2e)), round);
+  const F32x16 n = f_sub(shifted, round);
+  const F32x16 r = f_sub(f_sub(clamped, f_mul(n, f_set1(kLn2Hi))), f_mul(n, f_set1(kLn2Lo)));
+  F32x16 p = f_set1(kP0);
+  p = f_add(f_mul(p, r), f_set1(kP1));
+  p = f_add(f_mul(p, r), f_set1(kP2));
+  p = f_add(f_mul(p, r), f_set1(kP3));
+  p = f_add(f_mul(p, r), f_set1(kP4));
+  p = f_add(f_mul(p, r), f_set1(kP5));
+  const F32x16 y = f_add(f_add(f_mul(p, f_mul(r, r)), r), f_set1(1.0f));
+  return f_where_ge(x, kMin, f_add_exponent(y, shifted), f_zero());
+}
+
+#include "backend/cpu/kernels_attention.inl"  // NOLINT
+#include "backend/cpu/kernels_matmul.inl"     // NOLINT
+#include "backend/cpu/kernels_peak.inl"       // NOLINT
+#include "backend/cpu/kernels_rows.inl"       // NOLINT
+#include "backend/cpu/kernels_sampling.inl"   // NOLINT
 
 // Entries beyond the level's tile stay null: the backend never asks for them.
 template <class Format, int kCols = 1>
@@ -78,10 +96,9 @@ constexpr KernelTable make_table(const char* name) {
   t.add = add;
   t.rotate = rotate;
   t.store_f16 = store_f16;
-  t.load_f16 = load_f16;
   t.store_q8 = store_q8;
-  t.load_q8 = load_q8;
   t.transpose_keys = transpose_keys;
+  t.load_values = load_values;
   t.attention_scores = attention_scores;
   t.attention_softmax = attention_softmax;
   t.attention_values = attention_values;

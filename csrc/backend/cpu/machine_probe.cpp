@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <new>
 
 #include "backend/cpu/isa.h"
 #include "core/cpu_cache.h"
-#include "core/error.h"
 
 namespace specdec {
 namespace {
@@ -50,13 +48,10 @@ std::uint64_t multiply_add(const KernelTable& kernels, std::size_t blocks) {
 MachineProbe::MachineProbe(std::int32_t threads) : pool_(threads) {
   const std::size_t pieces = std::max(kLeastBytes, 4 * last_cache_bytes()) / kPieceBytes;
   bytes_ = pieces * kPieceBytes;
-  buffer_.reset(new (std::nothrow) std::uint64_t[pieces * kPieceWords]);
-  if (!buffer_) {
-    throw OutOfMemoryError(
-        str("cannot allocate ", bytes_, " bytes to measure the memory's speed; free some memory"));
-  }
+  buffer_ = allocate_aligned(bytes_);
+  auto* words = reinterpret_cast<std::uint64_t*>(buffer_.get());
   pool_.parallel_for(pieces, [&](std::size_t piece, int) {
-    std::fill_n(buffer_.get() + piece * kPieceWords, kPieceWords, piece + 1);
+    std::fill_n(words + piece * kPieceWords, kPieceWords, piece + 1);
   });
 }
 
@@ -76,8 +71,9 @@ double MachineProbe::seconds(bool all_threads, std::size_t tasks, const Body& bo
 }
 
 double MachineProbe::read_bandwidth(bool all_threads) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(buffer_.get());
   const double time = seconds(all_threads, bytes_ / kPieceBytes, [&](std::size_t piece) {
-    return sum_words(buffer_.get() + piece * kPieceWords, kPieceWords);
+    return sum_words(words + piece * kPieceWords, kPieceWords);
   });
   return static_cast<double>(bytes_) / time;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <type_traits>
 
 #include "core/codebook_blocks.h"
@@ -13,7 +12,6 @@
 namespace specdec {
 namespace {
 
-constexpr std::align_val_t kVectorAlignment{64};
 constexpr std::size_t kQuads = kActBlockSize / 4;
 constexpr std::size_t kSubBlocks = kSuperBlock / kBlock;  // blocks of 32 in a superblock
 
@@ -328,17 +326,6 @@ const PackedLayout* layout_of(PackedFormat format) { return &kLayouts[static_cas
 
 }  // namespace
 
-void AlignedDelete::operator()(std::uint8_t* p) const { ::operator delete(p, kVectorAlignment); }
-
-AlignedBytes allocate_aligned(std::size_t bytes) {
-  void* p = ::operator new(std::max<std::size_t>(bytes, 1), kVectorAlignment, std::nothrow);
-  if (p == nullptr) {
-    throw OutOfMemoryError(
-        str("cannot allocate ", bytes, " bytes; free memory or use a smaller model or context"));
-  }
-  return AlignedBytes(static_cast<std::uint8_t*>(p));
-}
-
 const PackedLayout* packed_layout(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -388,7 +375,7 @@ const PackedLayout* packed_layout(DType dtype) {
   throw InternalError(str("unknown DType ", static_cast<std::uint32_t>(dtype)));
 }
 
-CpuWeight::CpuWeight(const TensorView& source, WeightUse use, ThreadPool& pool)
+CpuWeight::CpuWeight(const TensorView& source, WeightUse use, Arena& arena, ThreadPool& pool)
     : dtype_(source.dtype),
       rows_(source.rows()),
       cols_(source.cols()),
@@ -400,7 +387,7 @@ CpuWeight::CpuWeight(const TensorView& source, WeightUse use, ThreadPool& pool)
   if (layout_ == nullptr) return;
   group_bytes_ =
       blocks() / layout_->super_blocks * layout_->header_bytes + blocks() * layout_->block_bytes();
-  packed_ = allocate_aligned(groups() * group_bytes_);
+  packed_ = arena.allocate(groups() * group_bytes_);
   const std::size_t step = std::max<std::size_t>(1, kPackBytes / (kGroupRows * row_bytes_));
   pool.parallel_for((groups() + step - 1) / step, [&](std::size_t task, int) {
     const std::size_t first = task * step, last = std::min(first + step, groups());

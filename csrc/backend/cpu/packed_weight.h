@@ -14,16 +14,10 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/kernel_table.h"
+#include "core/aligned_memory.h"
 #include "core/thread_pool.h"
 
 namespace specdec {
-
-// 64-byte aligned memory, not initialised.
-struct AlignedDelete {
-  void operator()(std::uint8_t* p) const;
-};
-using AlignedBytes = std::unique_ptr<std::uint8_t[], AlignedDelete>;
-AlignedBytes allocate_aligned(std::size_t bytes);
 
 // Geometry of a packed format.
 struct PackedLayout {
@@ -42,10 +36,10 @@ const PackedLayout* packed_layout(DType dtype);
 
 class CpuWeight final : public Weight {
  public:
-  // Repacks `source` [N, K] with the pool's threads, unless it is only looked up. The mapping must
-  // outlive the weight; what has been repacked is given back page by page, so that file and packed
-  // form are never in memory together.
-  CpuWeight(const TensorView& source, WeightUse use, ThreadPool& pool);
+  // Repacks `source` [N, K] into memory of `arena` with the pool's threads, unless it is only
+  // looked up. The mapping must outlive the weight; what has been repacked is given back page by
+  // page, so that file and packed form are never in memory together.
+  CpuWeight(const TensorView& source, WeightUse use, Arena& arena, ThreadPool& pool);
 
   DType dtype() const override { return dtype_; }
   std::size_t rows() const override { return rows_; }
@@ -71,7 +65,7 @@ class CpuWeight final : public Weight {
   const std::byte* source_;  // [N, row_bytes]
   const PackedLayout* layout_;
   std::size_t group_bytes_ = 0;
-  AlignedBytes packed_;
+  std::shared_ptr<std::uint8_t[]> packed_;  // [groups, group_bytes]
 };
 
 inline const CpuWeight& as_cpu(const Weight& weight) {
