@@ -37,6 +37,8 @@ constexpr auto kSpinTime = std::chrono::microseconds(100);
 // long.
 constexpr auto kPoliteAfter = std::chrono::microseconds(30);
 constexpr int kPausesPerClockRead = 32;
+// A thread's range counts in 16 bits.
+constexpr std::uint32_t kMostUnits = 65535;
 
 inline void cpu_pause() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -147,6 +149,7 @@ std::uint32_t fork_count() { return 0; }
 #endif
 
 ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : physical_core_count()) {
+  ranges_ = std::make_unique<Range[]>(static_cast<std::size_t>(threads_));
   workers_->threads.reserve(static_cast<std::size_t>(threads_ - 1));
   for (int slot = 1; slot < threads_; ++slot) {
     workers_->threads.emplace_back([this, slot] { worker_main(slot); });
@@ -187,14 +190,16 @@ void ThreadPool::run(std::size_t tasks, Call call, const void* fn) {
 }
 
 void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
-  const auto generation = static_cast<std::uint32_t>(ticket_.load() >> 32) + 1;
+  const std::uint32_t generation = generation_.load() + 1;
+  const std::uint32_t per_unit = (tasks + kMostUnits - 1) / kMostUnits;
   call_.store(call, std::memory_order_relaxed);
   fn_.store(fn, std::memory_order_relaxed);
   tasks_.store(tasks, std::memory_order_relaxed);
+  unit_tasks_.store(per_unit, std::memory_order_relaxed);
   unfinished_.store(tasks, std::memory_order_relaxed);
   failed_.store(false, std::memory_order_relaxed);
-  // seq_cst, pairs with sleepers_
-  ticket_.store(static_cast<std::uint64_t>(generation) << 32 | tasks);
+  set_ranges(generation, (tasks + per_unit - 1) / per_unit);
+  generation_.store(generation);  // seq_cst, pairs with sleepers_
   if (sleepers_.load() > 0) {
     {
       const std::lock_guard<std::mutex> lock(workers_->sleep_mutex);
@@ -213,26 +218,51 @@ void ThreadPool::run_region(std::uint32_t tasks, Call call, const void* fn) {
   }
 }
 
-// Claims and runs tasks of `generation` until none is left to claim.
-void ThreadPool::work_on(std::uint32_t generation, int slot) {
-  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (static_cast<std::uint32_t>(ticket >> 32) == generation) {
-    const auto unclaimed = static_cast<std::uint32_t>(ticket);
-    if (unclaimed == 0) return;
-    const Call call = call_.load(std::memory_order_relaxed);
-    const void* fn = fn_.load(std::memory_order_relaxed);
-    const std::uint32_t task = tasks_.load(std::memory_order_relaxed) - unclaimed;
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
-      continue;
-    }
-    run_task(call, fn, task, slot);
-    ticket = ticket_.load(std::memory_order_acquire);
+// Deals the units out evenly. Released, so that a claim also sees the fields stored before.
+void ThreadPool::set_ranges(std::uint32_t generation, std::uint32_t units) {
+  const auto threads = static_cast<std::uint64_t>(threads_);
+  for (std::uint64_t slot = 0; slot < threads; ++slot) {
+    const std::uint64_t begin = units * slot / threads, end = units * (slot + 1) / threads;
+    ranges_[slot].value.store(static_cast<std::uint64_t>(generation) << 32 | begin << 16 | end,
+                              std::memory_order_release);
   }
 }
 
-void ThreadPool::run_task(Call call, const void* fn, std::uint32_t task, int slot) {
-  if (!failed_.load(std::memory_order_relaxed)) {
+// Runs the thread's own units of `generation`, then those that others have not come to.
+void ThreadPool::work_on(std::uint32_t generation, int slot) {
+  for (int i = 0; i < threads_; ++i) {
+    while (run_unit_of((slot + i) % threads_, generation, slot)) {
+    }
+  }
+}
+
+// Claims a unit of `owner`'s range (the first if it is our own, else the last) and runs it; false
+// if none is left.
+bool ThreadPool::run_unit_of(int owner, std::uint32_t generation, int slot) {
+  std::atomic<std::uint64_t>& range = ranges_[static_cast<std::size_t>(owner)].value;
+  std::uint64_t value = range.load(std::memory_order_acquire);
+  while (static_cast<std::uint32_t>(value >> 32) == generation) {
+    const std::uint64_t begin = value >> 16 & 0xffff, end = value & 0xffff;
+    if (begin == end) return false;
+    const Call call = call_.load(std::memory_order_relaxed);
+    const void* fn = fn_.load(std::memory_order_relaxed);
+    const std::size_t tasks = tasks_.load(std::memory_order_relaxed);
+    const std::size_t per_unit = unit_tasks_.load(std::memory_order_relaxed);
+    const bool own = owner == slot;
+    if (!range.compare_exchange_weak(value, own ? value + (1u << 16) : value - 1,
+                                     std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
+    const std::size_t first = (own ? begin : end - 1) * per_unit;
+    run_tasks(call, fn, first, std::min(first + per_unit, tasks), slot);
+    return true;
+  }
+  return false;
+}
+
+void ThreadPool::run_tasks(Call call, const void* fn, std::size_t begin, std::size_t end,
+                           int slot) {
+  for (std::size_t task = begin; task < end && !failed_.load(std::memory_order_relaxed); ++task) {
     current_slot = slot;
     try {
       call(fn, task, slot);
@@ -243,25 +273,23 @@ void ThreadPool::run_task(Call call, const void* fn, std::uint32_t task, int slo
     }
     current_slot = -1;
   }
-  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  unfinished_.fetch_sub(static_cast<std::uint32_t>(end - begin), std::memory_order_acq_rel);
 }
 
 void ThreadPool::worker_main(int slot) {
   std::uint32_t seen = 0;
   while (wait_for_region(seen)) {
-    seen = static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire) >> 32);
+    seen = generation_.load(std::memory_order_acquire);
     work_on(seen, slot);
   }
 }
 
 // Waits until the generation differs from `seen`; false when the pool is being destroyed.
 bool ThreadPool::wait_for_region(std::uint32_t seen) {
-  const auto ready = [this, seen] {
-    return static_cast<std::uint32_t>(ticket_.load() >> 32) != seen || stop_.load();
-  };
+  const auto ready = [this, seen] { return generation_.load() != seen || stop_.load(); };
   if (!spin_until(ready, true)) {
     std::unique_lock<std::mutex> lock(workers_->sleep_mutex);
-    sleepers_.fetch_add(1);  // seq_cst: either we see the new ticket or the caller sees us
+    sleepers_.fetch_add(1);  // seq_cst: either we see the new generation or the caller sees us
     workers_->wake.wait(lock, ready);
     sleepers_.fetch_sub(1);
   }

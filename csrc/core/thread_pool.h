@@ -1,8 +1,10 @@
 // A small pool for many short parallel regions (a token is some 200 of them). Workers spin briefly
-// after a region, because the next one usually follows within microseconds, then sleep. Tasks are
-// claimed one by one from an atomic counter, and a region ends when its tasks are done, not when
-// every worker has woken up: a worker that the system has put aside on a busy machine costs one
-// task, not a half.
+// after a region, because the next one usually follows within microseconds, then sleep. Each thread
+// has a range of consecutive tasks of its own, which it claims in order: what a task asks of memory
+// ahead of its end is then what the thread's next task begins with. A thread that is through takes
+// tasks from the end of another's range, and a region ends when its tasks are done, not when every
+// worker has woken up: a worker that the system has put aside on a busy machine costs one task, not
+// a half.
 #pragma once
 
 #include <atomic>
@@ -54,21 +56,29 @@ class ThreadPool {
 
   void run(std::size_t tasks, Call call, const void* fn);
   void run_region(std::uint32_t tasks, Call call, const void* fn);
+  void set_ranges(std::uint32_t generation, std::uint32_t units);
   void work_on(std::uint32_t generation, int slot);
-  void run_task(Call call, const void* fn, std::uint32_t task, int slot);
+  bool run_unit_of(int owner, std::uint32_t generation, int slot);
+  void run_tasks(Call call, const void* fn, std::size_t begin, std::size_t end, int slot);
   void worker_main(int slot);
   bool wait_for_region(std::uint32_t seen);
 
-  // The region in progress. `ticket_` is generation << 32 | unclaimed tasks; a task is claimed by
-  // counting it down. The other fields change only between regions, while the ticket says that
-  // nothing is left to claim. So a successful claim proves that the values read before it belong to
-  // its region. (Were the ticket to count up towards tasks_, a late worker could claim a task of
-  // the old ticket against the new tasks_.)
-  alignas(64) std::atomic<std::uint64_t> ticket_{0};
+  // The unclaimed units of one thread, [begin, end), as generation << 32 | begin << 16 | end. A
+  // unit is `unit_tasks_` tasks: one, but for regions of more tasks than 16 bits can count.
+  struct alignas(64) Range {
+    std::atomic<std::uint64_t> value{0};
+  };
+
+  // The region in progress. Its fields change only between regions, while every range is empty. So
+  // a successful claim, which compares the generation too, proves that the values read before it
+  // belong to its region. `generation_` is stored last: workers wait for it.
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
   std::atomic<Call> call_{nullptr};
   std::atomic<const void*> fn_{nullptr};
   std::atomic<std::uint32_t> tasks_{0};
-  alignas(64) std::atomic<std::uint32_t> unfinished_{0};
+  std::atomic<std::uint32_t> unit_tasks_{1};
+  std::unique_ptr<Range[]> ranges_;                       // [threads]
+  alignas(64) std::atomic<std::uint32_t> unfinished_{0};  // tasks
   std::atomic<bool> failed_{false};
 
   // What idle workers wait on, and the workers. In a forked child they do not exist: nothing of
