@@ -15,13 +15,16 @@ import pytest
 from specdec_native import _core
 from support.chi_square import fit_p_value, survival
 from support.toy_rules import (
+    DuplicatesDropped,
     NumpyRule,
     RatioWithoutDraft,
     ResidualNotUpdated,
     Rule,
     SharedCoin,
     SoftmaxOfResidual,
+    StopsOnTheDrawnToken,
     ToyTask,
+    WithReplacement,
 )
 
 TRIALS = 200_000
@@ -125,7 +128,16 @@ def test_numpy_rule_fits_the_target(name):
     assert p_value(NumpyRule(), TASKS[name], seed=1) > 1e-3
 
 
+def test_siblings_drawn_with_replacement_fit_the_target():
+    """The right form of what `DuplicatesDropped` gets wrong."""
+    assert p_value(WithReplacement(), TASKS["siblings, sampled"], seed=1) > 1e-3
+
+
 WRONG = [
+    (StopsOnTheDrawnToken(), "one sampled"),
+    (StopsOnTheDrawnToken(), "chain, sampled"),
+    (DuplicatesDropped(), "siblings, sampled"),
+    (DuplicatesDropped(), "tree, sampled"),
     (SoftmaxOfResidual(), "one sampled"),
     (SoftmaxOfResidual(), "one deterministic"),
     (SoftmaxOfResidual(), "filters, sampled"),

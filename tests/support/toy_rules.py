@@ -52,6 +52,9 @@ class NumpyRule:
     Subclasses replace one step by a wrong one.
     """
 
+    # Siblings are drawn without replacement, each from what the elder ones left.
+    excludes_elder_siblings = True
+
     def __call__(self, task: ToyTask, seed: int, trials: int) -> np.ndarray:
         """Writes the texts by speculative rounds and counts them."""
         rng = np.random.default_rng(seed)
@@ -87,9 +90,16 @@ class NumpyRule:
         """A coin per trial for the next sibling; ``shared`` was drawn for the whole node."""
         return rng.random(size)
 
+    def tries(self, draft_prob: np.ndarray, duplicate: np.ndarray) -> np.ndarray:
+        """Is the drafted token put to the test?
+
+        Its draft probability, and whether an elder sibling is the same token. All [B].
+        """
+        return np.ones(len(draft_prob), bool)
+
     def _play_round(self, task, target, pending, rng):
         """Yields one array [B] of emitted tokens per place of the round, -1 for none."""
-        tokens, drafts = propose(task, pending, rng)
+        tokens, drafts = propose(task, pending, rng, self.excludes_elder_siblings)
         size = len(pending)
         rows = np.arange(size)
         node = np.full(size, -1)
@@ -97,7 +107,9 @@ class NumpyRule:
         shared = rng.random(size)
         for i, parent in enumerate(task.parents):
             token, draft = tokens[i], drafts[i]
-            here = node == parent
+            elders = [tokens[j] for j in range(i) if task.parents[j] == parent]
+            duplicate = np.any([token == elder for elder in elders], axis=0) & np.ones(size, bool)
+            here = (node == parent) & self.tries(draft[rows, token], duplicate)
             chance = self.accept_probability(remaining[rows, token], draft[rows, token])
             accepted = here & (self.coins(rng, size, shared) < chance)
             rejected = here & ~accepted
@@ -142,12 +154,39 @@ class ResidualNotUpdated(NumpyRule):
         return remaining
 
 
+class StopsOnTheDrawnToken(NumpyRule):
+    """Wrong: a draft ends before a token because that one, once drawn, was unlikely."""
+
+    def tries(self, draft_prob, duplicate):
+        """See the class."""
+        return draft_prob >= 0.2
+
+
+class DuplicatesDropped(NumpyRule):
+    """Wrong: siblings are drawn with replacement, and one that was drawn before is dropped."""
+
+    excludes_elder_siblings = False
+
+    def tries(self, draft_prob, duplicate):
+        """See the class."""
+        return ~duplicate
+
+
+class WithReplacement(NumpyRule):
+    """Right: siblings are drawn with replacement, and all are tried."""
+
+    excludes_elder_siblings = False
+
+
 def propose(
-    task: ToyTask, pending: np.ndarray, rng: np.random.Generator
+    task: ToyTask,
+    pending: np.ndarray,
+    rng: np.random.Generator,
+    excludes_elder_siblings: bool,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Drafts a tree for each pending token: tokens m x [B] and draft distributions m x [B, V].
 
-    Siblings are drawn without replacement: each distribution excludes the elder siblings' tokens.
+    Each distribution excludes the elder siblings' tokens, or not.
     """
     tokens: list[np.ndarray] = []
     drafts: list[np.ndarray] = []
@@ -155,7 +194,7 @@ def propose(
     for i, parent in enumerate(task.parents):
         weights = task.draft_weights[pending if parent < 0 else tokens[parent]].copy()
         for j in range(i):
-            if task.parents[j] == parent:
+            if excludes_elder_siblings and task.parents[j] == parent:
                 weights[rows, tokens[j]] = 0.0
         if task.sampled[i]:
             draft = weights / weights.sum(axis=1, keepdims=True)
