@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from specdec_native import Generator
+from specdec_native.bench.prediction import expected_speedup, predict_speedups
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -367,6 +368,31 @@ def test_inspect_table(run: Run, tiny_model: Path) -> None:
     assert done.returncode == 0
     assert "architecture" in done.stdout
     assert "This draft fits" in done.stdout
+    assert "best draft length" in done.stdout
+
+
+def test_inspect_predicts_from_measured_passes(run: Run, tiny_model: Path) -> None:
+    about = result_of(run("inspect", tiny_model, "--draft", tiny_model, "--json"))
+    costs = about["draft"]["costs"]
+    assert sorted(map(int, costs["pass_ms"])) == list(range(1, 10))
+    assert [one["acceptance"] for one in costs["predictions"]] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    pass_ms = {int(width): ms for width, ms in costs["pass_ms"].items()}
+    assert costs["predictions"] == predict_speedups(pass_ms, costs["draft_ms"])
+
+
+def test_predicted_speedups_by_hand() -> None:
+    """Flat passes and a free draft: (1 - a^(k + 1)) / (1 - a); a dear draft: better none."""
+    flat = dict.fromkeys(range(1, 10), 2.0)
+    assert expected_speedup(0.5, 2, flat, 0.0) == pytest.approx(1.75)
+    assert expected_speedup(0.5, 2, flat, 0.5) == pytest.approx(1.75 * 2 / 3)
+    best = predict_speedups(flat, 0.0)[-1]
+    assert best["draft_length"] == 8
+    assert best["speedup"] == pytest.approx((1 - 0.9**9) / 0.1)
+    assert predict_speedups(flat, 2.1)[-1] == {
+        "acceptance": 0.9,
+        "draft_length": 0,
+        "speedup": 1.0,
+    }
 
 
 def test_inspect_draft_that_does_not_fit(

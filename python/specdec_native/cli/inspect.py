@@ -8,7 +8,7 @@ import typer
 
 from specdec_native import inspection
 from specdec_native.cli.common import print_json, readable_size, reported_errors
-from specdec_native.cli.options import ContextOption, JsonOption
+from specdec_native.cli.options import ContextOption, JsonOption, ThreadsOption
 from specdec_native.drafters import DraftModel
 
 __all__ = ["inspect"]
@@ -21,28 +21,46 @@ def inspect(
         typer.Option("-d", "--draft", help="A smaller model: can it draft for this one?"),
     ] = None,
     ctx: ContextOption = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Shows what is in a GGUF file, whether it can be run, and the memory it needs."""
+    """Shows what is in a GGUF file, whether it can be run, and the memory it needs.
+
+    With --draft also whether the two fit together, and, from measured passes, what the draft would
+    bring.
+    """
     with reported_errors():
         about = inspection.inspect(file, n_ctx=ctx)
         if draft is not None:
-            about["draft"] = _about_draft(about, file, draft, ctx)
+            about["draft"] = _about_draft(about, file, draft, ctx, threads)
         if as_json:
             print_json(about)
         else:
             _print_tables(about)
 
 
-def _about_draft(about: dict[str, Any], file: str, draft: str, ctx: int | None) -> dict[str, Any]:
-    """What the draft is, whether it fits, and the memory of both."""
+def _about_draft(
+    about: dict[str, Any], file: str, draft: str, ctx: int | None, threads: int | None
+) -> dict[str, Any]:
+    """What the draft is, whether it fits, the memory of both, and what it would bring."""
     small = inspection.inspect(draft, n_ctx=ctx)
     reasons = [one["reason"] for one in (about, small) if not one["supported"]]
     fits, reason = (False, reasons[0]) if reasons else inspection.vocabularies_fit(file, draft)
-    memory = None
+    memory = costs = None
     if not reasons:
         memory = inspection.estimate_memory(file, DraftModel(draft), about["n_ctx"])
-    return {**small, "fits": fits, "fits_reason": reason, "memory_together": memory}
+    if fits:
+        # Imported here: it loads both models, which no other use of the command does.
+        from specdec_native.bench.prediction import measure_costs
+
+        costs = measure_costs(file, draft, threads=threads)
+    return {
+        **small,
+        "fits": fits,
+        "fits_reason": reason,
+        "memory_together": memory,
+        "costs": costs,
+    }
 
 
 def _print_tables(about: dict[str, Any]) -> None:
@@ -55,6 +73,8 @@ def _print_tables(about: dict[str, Any]) -> None:
     if draft is not None:
         console.print(_table(draft))
         console.print(_verdict(draft))
+        if draft["costs"]:
+            console.print(_prediction(draft["costs"]))
 
 
 def _table(about: dict[str, Any]) -> Any:
@@ -114,6 +134,24 @@ def _verdict(draft: dict[str, Any]) -> Any:
         return Text(f"This draft does not fit: {_clean(draft['fits_reason'])}", style="red")
     together = _memory(draft["memory_together"])
     return Text(f"This draft fits. Memory of both: {together}", style="green")
+
+
+def _prediction(costs: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    pass_ms = costs["pass_ms"]
+    title = (
+        f"Expected speed-up: a pass of 1 takes {pass_ms[1]:.2f} ms, of {max(pass_ms)} "
+        f"{pass_ms[max(pass_ms)]:.2f} ms, a draft step {costs['draft_ms']:.2f} ms "
+        f"({costs['threads']} threads)"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("drafts that stand", "best draft length", "speed-up"):
+        table.add_column(name, justify="right")
+    for one in costs["predictions"]:
+        length = str(one["draft_length"]) if one["draft_length"] else "none"
+        table.add_row(f"{one['acceptance']:.0%}", length, f"{one['speedup']:.2f}")
+    return table
 
 
 def _clean(text: str) -> str:
