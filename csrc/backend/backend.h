@@ -21,10 +21,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/sampling_rule.h"
+#include "backend/token_counts.h"
 #include "core/cancel.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
@@ -143,12 +145,23 @@ struct MlpWeights {
 
 enum class AcceptRule : std::uint8_t { kCoupled, kRejection };
 
-// The randomness and filters of a request, as the verify operation needs them.
+// The randomness and the sampling chain of a request, as the verify operation needs them.
 struct DrawParams {
   FilterParams filter;
   AcceptRule rule = AcceptRule::kCoupled;  // irrelevant at temperature 0
   std::uint64_t seed = 0;
   std::int32_t vocab = 0;  // tokens that may be drawn: ids [0, vocab); logits rows may be longer
+  PenaltyParams penalties;
+  std::span<const LogitBias> bias;  // host; each id once, all in [0, vocab)
+
+  // Are logits changed before the filters see them?
+  bool adjusts_logits() const { return penalties.active() || !bias.empty(); }
+};
+
+// The natural log-probability of a token, from raw logits.
+struct TokenLogprob {
+  TokenId id;
+  float logprob;
 };
 
 // A row i of logits [m + 1, row_stride] scores the token after node i - 1 (row 0: after the pending
@@ -160,10 +173,14 @@ struct VerifyInput {
   const TokenId* tokens = nullptr;          // [m]
   const std::int32_t* parents = nullptr;    // [m], -1 = pending
   const std::int32_t* prob_rows = nullptr;  // [m], -1 = deterministic; else a row of draft_dists
-  const DistributionView* draft_dists = nullptr;  // weights [vocab], backend memory
+  std::int32_t draft_rows = 0;              // r
+  const DistributionView* draft_dists = nullptr;  // [r], weights [vocab], backend memory
   const std::uint32_t* mask_bits =
       nullptr;                 // [m + 1, ceil(vocab / 32)] host, bit set = allowed; or null
   std::uint64_t position = 0;  // index in the text of the token after the pending one
+  // Of the text up to and including the pending token; may be null where draw.penalties is off. A
+  // node's ancestors count as well, each row with those that it has.
+  const TokenCounts* counts = nullptr;
   DrawParams draw;
 };
 
@@ -222,6 +239,11 @@ class Backend {
   virtual void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                          const std::int32_t* rows, std::int32_t count) const = 0;
 
+  // out [vocab] = logits [>= vocab] with the penalties and the bias of `draw` (penalised_logit);
+  // `counts`: the tokens of the text that this row follows.
+  virtual void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
+                             const TokenCounts& counts, float* out) const = 0;
+
   // The filtered distribution of one row of logits [>= vocab]: writes weight_out [vocab], returns
   // the total mass. mask_bits [ceil(vocab / 32)] host, or null. At temperature 0: weight 1 for the
   // argmax.
@@ -232,6 +254,12 @@ class Backend {
   // A token drawn from `dist` by race_draw (sampling_rule.h).
   virtual TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
                        std::uint64_t seed, std::uint64_t position, RngPurpose purpose) const = 0;
+
+  // Log-softmax of one row of raw logits [>= vocab]: returns that of `token` and fills in the
+  // `count`
+  // <= vocab likeliest tokens, ties to the lowest id. top [count] host
+  virtual float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab,
+                                  TokenId token, std::int32_t count, TokenLogprob* top) const = 0;
 
   // The fused verify-and-accept step; see verify.h for the walk that host backends share.
   virtual Verdict verify(Workspace& ws, const VerifyInput& input) const = 0;

@@ -195,6 +195,11 @@ void ProfilingBackend::keep_rows(Workspace& ws, const KvCacheView& cache, std::i
   measured("keep_rows", nothing, [&] { inner_->keep_rows(ws, cache, base, rows, count); });
 }
 
+void ProfilingBackend::adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
+                                     const TokenCounts& counts, float* out) const {
+  measured("adjust_logits", nothing, [&] { inner_->adjust_logits(ws, logits, draw, counts, out); });
+}
+
 std::uint64_t ProfilingBackend::distribution(Workspace& ws, const float* logits, std::int32_t vocab,
                                              const FilterParams& filter,
                                              const std::uint32_t* mask_bits,
@@ -212,6 +217,15 @@ TokenId ProfilingBackend::draw(Workspace& ws, const DistributionView& dist, std:
   measured("draw", nothing,
            [&] { token = inner_->draw(ws, dist, vocab, seed, position, purpose); });
   return token;
+}
+
+float ProfilingBackend::log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab,
+                                          TokenId token, std::int32_t count,
+                                          TokenLogprob* top) const {
+  float logprob = 0.0f;
+  measured("logprobs", nothing,
+           [&] { logprob = inner_->log_probabilities(ws, logits, vocab, token, count, top); });
+  return logprob;
 }
 
 Verdict ProfilingBackend::verify(Workspace& ws, const VerifyInput& input) const {

@@ -60,11 +60,15 @@ class ProfilingBackend final : public Backend {
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
   void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                  const std::int32_t* rows, std::int32_t count) const override;
+  void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
+                     const TokenCounts& counts, float* out) const override;
   std::uint64_t distribution(Workspace& ws, const float* logits, std::int32_t vocab,
                              const FilterParams& filter, const std::uint32_t* mask_bits,
                              float* weight_out) const override;
   TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab, std::uint64_t seed,
                std::uint64_t position, RngPurpose purpose) const override;
+  float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
+                          std::int32_t count, TokenLogprob* top) const override;
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
 
  private:

@@ -9,10 +9,13 @@
 // and everything after that is integer arithmetic on masses, so the order of summation is
 // irrelevant. A token whose mass is 0 (2^-44 of the likeliest) counts as removed.
 //
-// Filters, in this order: mask and padding, temperature, top-k, top-p, min-p. Tokens rank by z,
-// higher first, ties by the lower id, so each filter keeps a prefix of that ranking:
-//   top-k: the first k.   top-p: the smallest prefix whose mass reaches p of what top-k kept.
-//   min-p: z >= log(min_p), see min_p_floor.
+// The whole chain, in this order: repetition penalty, presence and frequency penalty, bias (these
+// change logits: penalised_logit); mask and padding, temperature, top-k, typical-p, top-p, min-p
+// (these remove tokens). Tokens rank by z, higher first, ties by the lower id:
+//   top-k: the first k.
+//   typical-p: in an order of its own, see typical_rank.
+//   top-p: the smallest prefix whose mass reaches p of what is left.
+//   min-p: z >= z of the likeliest that is left + log(min_p), see min_p_floor.
 // A NaN logit counts as -infinity. If nothing is left, the token is the lowest allowed id (0 if
 // none is).
 #pragma once
@@ -32,9 +35,46 @@ struct FilterParams {
   std::int32_t top_k = 0;  // 0 = off
   float top_p = 1.0f;      // 1 = off
   float min_p = 0.0f;      // 0 = off
+  float typical_p = 1.0f;  // 1 = off
 
   bool greedy() const { return temperature == 0.0f; }
 };
+
+// --- Penalties and bias --------------------------------------------------------------------------
+
+// How tokens of the text so far are made less likely, or more.
+struct PenaltyParams {
+  float repetition = 1.0f;  // > 0; 1 = off; over prompt and output (arXiv 1909.05858)
+  float presence = 0.0f;    // over the output; 0 = off
+  float frequency = 0.0f;   // over the output; 0 = off
+
+  bool active() const { return repetition != 1.0f || presence != 0.0f || frequency != 0.0f; }
+};
+
+// A token of the text so far, and how often it stands in the output; 0: only in the prompt.
+struct TokenCount {
+  TokenId id;
+  std::int32_t output;
+};
+
+// A constant added to the logit of a token.
+struct LogitBias {
+  TokenId id;
+  float value;  // finite, or -infinity: never
+};
+
+// The logit of a token that stands in the text: divided by the repetition penalty if positive, else
+// multiplied by it; then less presence + frequency * (times in the output).
+SPECDEC_HD inline float penalised_logit(float logit, const PenaltyParams& penalties,
+                                        std::int32_t output_count) {
+  const float factor = penalties.repetition;
+  if (factor != 1.0f) logit = logit > 0.0f ? logit / factor : logit * factor;
+  if (output_count == 0) return logit;
+  const float repeated = penalties.frequency * static_cast<float>(output_count);
+  return logit - (penalties.presence + repeated);
+}
+
+// --- Weights, masses and filters -----------------------------------------------------------------
 
 inline constexpr double kMassUnit =
     17592186044416.0;  // 2^44: 2^19 tokens of weight 1 fit in 63 bits
@@ -49,7 +89,8 @@ SPECDEC_HD inline float scaled_logit(float logit, float max, float inverse_tempe
   return logit == max ? 0.0f : (logit - max) * inverse_temperature;
 }
 
-// The least z that min-p keeps. One conversion for all backends, so that none keeps a token more.
+// The least z that min-p keeps, if the likeliest has 0. One conversion for all backends, so that
+// none keeps a token more.
 SPECDEC_HD inline float min_p_floor(float min_p) {
   return static_cast<float>(log_f64(static_cast<double>(min_p)));
 }
@@ -70,6 +111,28 @@ SPECDEC_HD inline std::uint64_t top_p_target(float top_p, std::uint64_t total) {
   const std::uint64_t remainder = total * (fixed << 32);  // modulo 2^64
   const std::uint64_t target = mul_high_u64(total, fixed << 32) + (remainder != 0 ? 1 : 0);
   return target > 0 ? target : 1;
+}
+
+// Locally typical sampling (arXiv 2202.00666) ranks tokens by the distance of their surprisal -log
+// prob from the entropy of the distribution, nearest first, ties by the lower id, and keeps the
+// smallest prefix whose mass reaches typical_p. With prob[i] = exp(z[i]) / W the surprisal is
+// log W - z[i] and the entropy log W - mean z, so the distance is |z[i] - mean z|: no logarithm,
+// and mean z is a quotient of two integers.
+
+// One token's share of the sum of mass * -z. weight * -z is at most 1/e.
+SPECDEC_HD inline std::uint64_t surprisal_mass(float weight, float z) {
+  return weight > 0.0f ? weight_to_mass(weight * -z) : 0;
+}
+
+// Mean z. surprisal: the sum of surprisal_mass; total: the sum of the masses, > 0.
+SPECDEC_HD inline float mean_z(std::uint64_t surprisal, std::uint64_t total) {
+  return static_cast<float>(-(static_cast<double>(surprisal) / static_cast<double>(total)));
+}
+
+// -|z - mean|: the rank of a token for typical-p, higher first.
+SPECDEC_HD inline float typical_rank(float z, float mean) {
+  const float below = z - mean, above = mean - z;
+  return below < above ? below : above;
 }
 
 // Rank order of two candidates.
@@ -95,6 +158,22 @@ struct DistributionView {
 
 SPECDEC_HD inline double probability(const DistributionView& dist, TokenId id) {
   return static_cast<double>(weight_to_mass(dist.weight[id])) / static_cast<double>(dist.total);
+}
+
+// --- Log-probabilities ---------------------------------------------------------------------------
+
+// A NaN ranks as -infinity.
+SPECDEC_HD inline float comparable_logit(float logit) {
+  return logit == logit ? logit : bits_to_float(0xff800000u);
+}
+
+// Natural log-softmax of a raw logit: logit - max - log(total), total being the sum of the masses
+// of scaled_logit(logit, max, 1) over the vocabulary. -infinity for a logit of -infinity or NaN.
+SPECDEC_HD inline float log_probability(float logit, float max, std::uint64_t total) {
+  logit = comparable_logit(logit);
+  if (total == 0 || logit == bits_to_float(0xff800000u)) return bits_to_float(0xff800000u);
+  const double z = logit == max ? 0.0 : static_cast<double>(logit) - static_cast<double>(max);
+  return static_cast<float>(z - log_f64(static_cast<double>(total) / kMassUnit));
 }
 
 // --- Drawing with Gumbel noise -------------------------------------------------------------------

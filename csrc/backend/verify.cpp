@@ -1,5 +1,6 @@
 #include "backend/verify.h"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -14,9 +15,10 @@ namespace {
 // the first rejection the shares are the target's masses and nothing is copied.
 class RemainingTarget {
  public:
-  // target.weight [vocab] must outlive this object.
-  RemainingTarget(const DistributionView& target, std::int32_t vocab)
-      : target_(target), vocab_(vocab), left_(target.total) {}
+  // target.weight [vocab] and shares (scratch memory) must outlive this object.
+  RemainingTarget(const DistributionView& target, std::int32_t vocab,
+                  std::vector<std::uint64_t>& shares)
+      : target_(target), vocab_(vocab), left_(target.total), shares_(shares) {}
 
   // Does a token stand that was drafted with probability draft_prob?
   bool stands(TokenId token, double draft_prob, double coin) const {
@@ -65,31 +67,34 @@ class RemainingTarget {
   // 0 for a token outside the vocabulary, so it never stands.
   std::uint64_t share(TokenId token) const {
     if (!in_vocab(token)) return 0;
-    if (shares_.empty()) return weight_to_mass(target_.weight[token]);
+    if (!copied_) return weight_to_mass(target_.weight[token]);
     return shares_[static_cast<std::size_t>(token)];
   }
 
   void copy_shares() {
-    if (!shares_.empty()) return;
-    shares_.reserve(static_cast<std::size_t>(vocab_));
-    for (TokenId id = 0; id < vocab_; ++id) {
-      shares_.push_back(weight_to_mass(target_.weight[id]));
-    }
+    if (copied_) return;
+    copied_ = true;
+    shares_.resize(static_cast<std::size_t>(vocab_));
+    std::transform(target_.weight, target_.weight + vocab_, shares_.begin(), weight_to_mass);
   }
 
   DistributionView target_;
   std::int32_t vocab_;
-  std::uint64_t left_;                 // sum of the shares
-  std::vector<std::uint64_t> shares_;  // [vocab], or empty: still the target's masses
+  std::uint64_t left_;                  // sum of the shares
+  bool copied_ = false;                 // the shares are in shares_; else still the target's masses
+  std::vector<std::uint64_t>& shares_;  // [vocab]
 };
 
 // One walk. `node` -1 is the pending token; the token after `node` is scored by logits row node
-// + 1.
+// + 1. It only ever goes on below nodes that stand, so the counts grow along the path and never
+// have to be taken back.
 class Walk {
  public:
-  Walk(const Backend& backend, Workspace& workspace, const VerifyInput& input)
-      : backend_(backend), workspace_(workspace), input_(input) {
+  Walk(const Backend& backend, Workspace& workspace, VerifyScratch& scratch,
+       const VerifyInput& input)
+      : backend_(backend), workspace_(workspace), scratch_(scratch), input_(input) {
     check_input();
+    if (counting()) scratch_.counts = *input_.counts;
   }
 
   Verdict run() {
@@ -101,6 +106,7 @@ class Walk {
         return verdict;
       }
       verdict.path.push_back(step.child);
+      if (counting()) scratch_.counts.add_output(input_.tokens[step.child]);
       node = step.child;
     }
   }
@@ -115,7 +121,7 @@ class Walk {
   // `position`: index in the text of the token that this step decides.
   Step take_step(std::int32_t node, std::uint64_t position) {
     if (input_.draw.filter.greedy()) {
-      return follow(node, argmax_token(logits(node), vocab(), mask(node)));
+      return follow(node, argmax_token(adjusted_logits(node), vocab(), mask(node)));
     }
     const DistributionView target = target_distribution(node);
     if (input_.draw.rule == AcceptRule::kRejection) return step_rejection(node, target, position);
@@ -132,7 +138,7 @@ class Walk {
 
   // Children in index order, each with its own coin, against what its elder siblings left.
   Step step_rejection(std::int32_t node, const DistributionView& target, std::uint64_t position) {
-    RemainingTarget remaining(target, vocab());
+    RemainingTarget remaining(target, vocab(), scratch_.shares);
     std::uint32_t sibling = 0;
     for (std::int32_t i = node + 1; i < input_.nodes; ++i) {
       if (input_.parents[i] != node) continue;
@@ -155,8 +161,15 @@ class Walk {
 
   std::int32_t vocab() const { return input_.draw.vocab; }
 
-  const float* logits(std::int32_t node) const {
-    return input_.logits + (node + 1) * input_.row_stride;
+  bool counting() const { return input_.draw.penalties.active(); }
+
+  // The row that scores the token after `node`, the walk being there: its path is what was counted.
+  const float* adjusted_logits(std::int32_t node) {
+    const float* row = input_.logits + (node + 1) * input_.row_stride;
+    if (!input_.draw.adjusts_logits()) return row;
+    scratch_.adjusted.resize(static_cast<std::size_t>(vocab()));
+    backend_.adjust_logits(workspace_, row, input_.draw, scratch_.counts, scratch_.adjusted.data());
+    return scratch_.adjusted.data();
   }
 
   const std::uint32_t* mask(std::int32_t node) const {
@@ -165,10 +178,12 @@ class Walk {
   }
 
   DistributionView target_distribution(std::int32_t node) {
-    weight_.resize(static_cast<std::size_t>(vocab()));
-    const std::uint64_t total = backend_.distribution(
-        workspace_, logits(node), vocab(), input_.draw.filter, mask(node), weight_.data());
-    return {weight_.data(), total};
+    const float* row = adjusted_logits(node);
+    scratch_.weight.resize(static_cast<std::size_t>(vocab()));
+    float* weight = scratch_.weight.data();
+    const std::uint64_t total =
+        backend_.distribution(workspace_, row, vocab(), input_.draw.filter, mask(node), weight);
+    return {weight, total};
   }
 
   TokenId draw_target(const DistributionView& target, std::uint64_t position) {
@@ -191,19 +206,20 @@ class Walk {
   void check_input() const {
     SPECDEC_CHECK(vocab() > 0 && vocab() <= input_.row_stride, "vocabulary of ", vocab(),
                   " in logits rows of ", input_.row_stride);
+    SPECDEC_CHECK(!counting() || input_.counts != nullptr, "penalties without counts");
     for (std::int32_t i = 0; i < input_.nodes; ++i) {
       SPECDEC_CHECK(input_.parents[i] >= -1 && input_.parents[i] < i, "node ", i, " has parent ",
                     input_.parents[i]);
       const std::int32_t row = input_.prob_rows == nullptr ? -1 : input_.prob_rows[i];
-      SPECDEC_CHECK(row >= -1 && (row < 0 || input_.draft_dists != nullptr), "node ", i,
-                    " has draft distribution ", row, " of none");
+      SPECDEC_CHECK(row >= -1 && row < input_.draft_rows, "node ", i, " has draft distribution ",
+                    row, " of ", input_.draft_rows);
     }
   }
 
   const Backend& backend_;
   Workspace& workspace_;
+  VerifyScratch& scratch_;
   const VerifyInput& input_;
-  std::vector<float> weight_;  // [vocab], the target distribution of the current node
 };
 
 }  // namespace
@@ -224,8 +240,25 @@ TokenId argmax_token(const float* logits, std::int32_t vocab, const std::uint32_
   return 0;
 }
 
-Verdict verify_on_host(const Backend& backend, Workspace& workspace, const VerifyInput& input) {
-  return Walk(backend, workspace, input).run();
+void adjust_logits_on_host(const float* logits, const DrawParams& draw, const TokenCounts& counts,
+                           float* out) {
+  const auto checked = [&](TokenId id) {
+    SPECDEC_CHECK(id >= 0 && id < draw.vocab, "token ", id, " of a vocabulary of ", draw.vocab);
+    return id;
+  };
+  std::copy_n(logits, draw.vocab, out);
+  if (draw.penalties.active()) {
+    for (const TokenCount& entry : counts.entries()) {
+      float& logit = out[checked(entry.id)];
+      logit = penalised_logit(logit, draw.penalties, entry.output);
+    }
+  }
+  for (const LogitBias& bias : draw.bias) out[checked(bias.id)] += bias.value;
+}
+
+Verdict verify_on_host(const Backend& backend, Workspace& workspace, VerifyScratch& scratch,
+                       const VerifyInput& input) {
+  return Walk(backend, workspace, scratch, input).run();
 }
 
 }  // namespace specdec

@@ -107,6 +107,18 @@ void bind_drafters(py::module_& m) {
       "Raises IncompatibleModelsError naming the first token id that differs.");
 }
 
+using LogprobList = std::vector<std::pair<float, std::vector<std::pair<TokenId, float>>>>;
+
+LogprobList logprob_list(const StepResult& result) {
+  LogprobList out;
+  for (const PositionLogprobs& one : result.logprobs) {
+    auto& [logprob, top] = out.emplace_back();
+    logprob = one.logprob;
+    for (const TokenLogprob& entry : one.top) top.emplace_back(entry.id, entry.logprob);
+  }
+  return out;
+}
+
 void bind_request(py::module_& m) {
   py::class_<MaskSource, std::shared_ptr<MaskSource>>(m, "MaskSource",
                                                       "Says which tokens a grammar allows.");
@@ -114,9 +126,15 @@ void bind_request(py::module_& m) {
       .def(py::init([](float temperature, std::int32_t top_k, float top_p, float min_p,
                        std::uint64_t seed, const std::string& acceptance, std::int32_t max_tokens,
                        std::vector<TokenId> stop_tokens, std::int32_t prefill_chunk,
-                       std::optional<std::shared_ptr<MaskSource>> mask) {
+                       std::optional<std::shared_ptr<MaskSource>> mask, float typical_p,
+                       float repetition_penalty, float presence_penalty, float frequency_penalty,
+                       const std::map<TokenId, float>& logit_bias, std::int32_t logprobs) {
              RequestParams params;
-             params.draw.filter = FilterParams{temperature, top_k, top_p, min_p};
+             params.draw.filter = FilterParams{temperature, top_k, top_p, min_p, typical_p};
+             params.draw.penalties =
+                 PenaltyParams{repetition_penalty, presence_penalty, frequency_penalty};
+             for (const auto& [id, value] : logit_bias) params.logit_bias.push_back({id, value});
+             params.logprobs = logprobs;
              params.draw.seed = seed;
              params.draw.rule = parse_rule(acceptance);
              params.max_tokens = max_tokens;
@@ -127,10 +145,16 @@ void bind_request(py::module_& m) {
            }),
            py::kw_only(), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
            py::arg("min_p"), py::arg("seed"), py::arg("acceptance"), py::arg("max_tokens"),
-           py::arg("stop_tokens"), py::arg("prefill_chunk"), py::arg("mask") = py::none());
+           py::arg("stop_tokens"), py::arg("prefill_chunk"), py::arg("mask") = py::none(),
+           py::arg("typical_p") = 1.0f, py::arg("repetition_penalty") = 1.0f,
+           py::arg("presence_penalty") = 0.0f, py::arg("frequency_penalty") = 0.0f,
+           py::arg("logit_bias") = std::map<TokenId, float>(), py::arg("logprobs") = -1);
   py::class_<StepResult>(m, "StepResult", "What one pass brought.")
       .def_readonly("prefill_progress", &StepResult::prefill_progress)
       .def_readonly("tokens", &StepResult::tokens)
+      .def_property_readonly(
+          "logprobs", &logprob_list,
+          "For each token (logprob, [(id, logprob) of the likeliest]), if asked for.")
       .def_readonly("source", &StepResult::source)
       .def_readonly("drafted", &StepResult::drafted,
                     "So many of the first tokens were proposed by `source`.")

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,69 @@ AcceptRule parse_rule(const std::string& name) {
   if (name == "rejection") return AcceptRule::kRejection;
   throw InvalidArgument(str("rule '", name, "', expected 'coupled' or 'rejection'"));
 }
+
+// The sampling chain of keyword arguments named as in SamplingParams, and the text that it follows.
+struct ChainArgs {
+  DrawParams draw;
+  std::vector<LogitBias> bias;
+  TokenCounts counts;
+
+  // `kwargs` may hold: temperature, top_k, top_p, min_p, typical_p, repetition_penalty,
+  // presence_penalty, frequency_penalty, logit_bias {id: value}, prompt [ids], output [ids].
+  ChainArgs(const py::kwargs& kwargs, std::int32_t vocab) {
+    draw.vocab = vocab;
+    std::vector<TokenId> output;
+    for (const auto& [key, value] : kwargs) {
+      const auto name = py::cast<std::string>(key);
+      if (float* number = number_of(name)) {
+        *number = py::cast<float>(value);
+      } else if (name == "top_k") {
+        draw.filter.top_k = py::cast<std::int32_t>(value);
+      } else if (name == "prompt") {
+        counts = TokenCounts(py::cast<std::vector<TokenId>>(value));
+      } else if (name == "output") {
+        output = py::cast<std::vector<TokenId>>(value);
+      } else if (name == "logit_bias") {
+        for (const auto& [id, added] : py::cast<std::map<TokenId, float>>(value)) {
+          bias.push_back({id, added});
+        }
+      } else {
+        throw InvalidArgument(str("unknown sampling parameter '", name, "'"));
+      }
+    }
+    for (const TokenId token : output) counts.add_output(token);
+    draw.bias = bias;
+    check(draw.filter);
+  }
+  ChainArgs(const ChainArgs&) = delete;  // draw.bias refers to this object
+  ChainArgs& operator=(const ChainArgs&) = delete;
+
+ private:
+  // Null if no float has this name.
+  float* number_of(const std::string& name) {
+    const std::map<std::string, float*> numbers = {
+        {"temperature", &draw.filter.temperature},
+        {"top_p", &draw.filter.top_p},
+        {"min_p", &draw.filter.min_p},
+        {"typical_p", &draw.filter.typical_p},
+        {"repetition_penalty", &draw.penalties.repetition},
+        {"presence_penalty", &draw.penalties.presence},
+        {"frequency_penalty", &draw.penalties.frequency}};
+    const auto found = numbers.find(name);
+    return found == numbers.end() ? nullptr : found->second;
+  }
+
+  static void check(const FilterParams& f) {
+    const auto is_share = [](float x) { return x >= 0.0f && x <= 1.0f; };
+    if (f.temperature >= 0.0f && f.top_k >= 0 && is_share(f.top_p) && is_share(f.min_p) &&
+        is_share(f.typical_p)) {
+      return;
+    }
+    throw InvalidArgument(str("temperature ", f.temperature, ", top_k ", f.top_k, ", top_p ",
+                              f.top_p, ", min_p ", f.min_p, ", typical_p ", f.typical_p,
+                              " are out of range"));
+  }
+};
 
 // Rows of bools [rows, vocab] as rows of bits.
 std::vector<std::uint32_t> pack_mask(const Array<bool>& mask, py::ssize_t rows,
@@ -59,18 +123,48 @@ std::uint64_t mass_sum(const float* weight, std::int32_t vocab) {
   return total;
 }
 
-// logits [>= vocab], mask [vocab] bool -> (weights [vocab], total mass)
-py::tuple distribution(const OpBackend& op, const Array<float>& logits, const FilterParams& filter,
+// logits [>= vocab], mask [vocab] bool -> (weights [vocab], total mass), after penalties and bias
+py::tuple distribution(const OpBackend& op, const Array<float>& logits,
                        const std::optional<Array<bool>>& mask,
-                       std::optional<std::int32_t> vocab_arg) {
+                       std::optional<std::int32_t> vocab_arg, const py::kwargs& chain_args) {
   check_shape("logits", logits, {-1});
   const std::int32_t vocab = checked_vocab(vocab_arg, logits.shape(0));
+  const ChainArgs chain(chain_args, vocab);
   std::vector<std::uint32_t> bits;
   if (mask) bits = pack_mask(*mask, 1, vocab);
-  const Floats in(op, logits), out(op, static_cast<std::size_t>(vocab));
-  const std::uint64_t total = op.ops().distribution(op.ws(), in.data(), vocab, filter,
-                                                    mask ? bits.data() : nullptr, out.data());
+  const Floats in(op, logits), adjusted(op, static_cast<std::size_t>(vocab));
+  const Floats out(op, static_cast<std::size_t>(vocab));
+  op.ops().adjust_logits(op.ws(), in.data(), chain.draw, chain.counts, adjusted.data());
+  const std::uint64_t total = op.ops().distribution(
+      op.ws(), adjusted.data(), vocab, chain.draw.filter, mask ? bits.data() : nullptr, out.data());
   return py::make_tuple(out.numpy({vocab}), total);
+}
+
+// logits [>= vocab] -> logits [vocab] with penalties and bias
+Array<float> adjust_logits(const OpBackend& op, const Array<float>& logits,
+                           std::optional<std::int32_t> vocab_arg, const py::kwargs& chain_args) {
+  check_shape("logits", logits, {-1});
+  const std::int32_t vocab = checked_vocab(vocab_arg, logits.shape(0));
+  const ChainArgs chain(chain_args, vocab);
+  const Floats in(op, logits), out(op, static_cast<std::size_t>(vocab));
+  op.ops().adjust_logits(op.ws(), in.data(), chain.draw, chain.counts, out.data());
+  return out.numpy({vocab});
+}
+
+// logits [>= vocab] -> (log-probability of `token`, [(id, log-probability)] of the `top` likeliest)
+py::tuple log_probabilities(const OpBackend& op, const Array<float>& logits, TokenId token,
+                            std::int32_t top, std::optional<std::int32_t> vocab_arg) {
+  check_shape("logits", logits, {-1});
+  const std::int32_t vocab = checked_vocab(vocab_arg, logits.shape(0));
+  if (token < 0 || token >= vocab || top < 0 || top > vocab) {
+    throw InvalidArgument(str("token ", token, " and top ", top, " of a vocabulary of ", vocab));
+  }
+  const Floats in(op, logits);
+  std::vector<TokenLogprob> best(static_cast<std::size_t>(top));
+  const float own = op.ops().log_probabilities(op.ws(), in.data(), vocab, token, top, best.data());
+  py::list list;
+  for (const TokenLogprob& one : best) list.append(py::make_tuple(one.id, one.logprob));
+  return py::make_tuple(own, list);
 }
 
 TokenId draw(const OpBackend& op, const Array<float>& weights, std::uint64_t seed,
@@ -86,8 +180,9 @@ TokenId draw(const OpBackend& op, const Array<float>& weights, std::uint64_t see
 py::tuple verify(const OpBackend& op, const Array<float>& logits,
                  const Array<std::int32_t>& tokens_arg, const Array<std::int32_t>& parents_arg,
                  const Array<std::int32_t>& prob_rows_arg,
-                 const std::optional<Array<float>>& draft_weights, const DrawParams& draw_params,
-                 std::uint64_t position, const std::optional<Array<bool>>& mask) {
+                 const std::optional<Array<float>>& draft_weights, const std::string& rule,
+                 std::uint64_t seed, std::uint64_t position, std::optional<std::int32_t> vocab_arg,
+                 const std::optional<Array<bool>>& mask, const py::kwargs& chain_args) {
   const auto tokens = int_vector("tokens", tokens_arg);
   const auto parents = int_vector("parents", parents_arg);
   const auto prob_rows = int_vector("prob_rows", prob_rows_arg);
@@ -96,9 +191,13 @@ py::tuple verify(const OpBackend& op, const Array<float>& logits,
   check_shape("prob_rows", prob_rows_arg, {m});
   check_shape("logits", logits, {m + 1, -1});
   check_parents(parents);
+  const std::int32_t vocab = checked_vocab(vocab_arg, logits.shape(1));
+  const ChainArgs chain(chain_args, vocab);
   VerifyInput input;
-  input.draw = draw_params;
-  const std::int32_t vocab = input.draw.vocab;
+  input.draw = chain.draw;
+  input.draw.rule = parse_rule(rule);
+  input.draw.seed = seed;
+  input.counts = &chain.counts;
 
   std::vector<DistributionView> dists;
   std::optional<Floats> drafts;
@@ -110,12 +209,6 @@ py::tuple verify(const OpBackend& op, const Array<float>& logits,
       dists.push_back({drafts->data() + at, mass_sum(draft_weights->data() + at, vocab)});
     }
   }
-  for (std::size_t i = 0; i < prob_rows.size(); ++i) {
-    if (prob_rows[i] < -1 || prob_rows[i] >= static_cast<std::int32_t>(dists.size())) {
-      throw InvalidArgument(str("prob_rows[", i, "] is ", prob_rows[i], ", expected -1 to ",
-                                static_cast<std::int64_t>(dists.size()) - 1));
-    }
-  }
   std::vector<std::uint32_t> bits;
   if (mask) bits = pack_mask(*mask, m + 1, vocab);
   const Floats rows(op, logits);
@@ -125,6 +218,7 @@ py::tuple verify(const OpBackend& op, const Array<float>& logits,
   input.tokens = tokens.data();
   input.parents = parents.data();
   input.prob_rows = prob_rows.data();
+  input.draft_rows = static_cast<std::int32_t>(dists.size());
   input.draft_dists = dists.data();
   input.mask_bits = mask ? bits.data() : nullptr;
   input.position = position;
@@ -197,6 +291,7 @@ class ToyWriter {
     input.tokens = tokens_.data();
     input.parents = task_.parents.data();
     input.prob_rows = prob_rows_.data();
+    input.draft_rows = static_cast<std::int32_t>(dists_.size());
     input.draft_dists = dists_.data();
     input.position = position;
     input.draw = task_.draw;
@@ -253,7 +348,8 @@ class ToyWriter {
 py::tuple verify_many(const OpBackend& op, const Array<float>& target_logits,
                       const Array<float>& draft_weights, const Array<std::int32_t>& parents,
                       const std::vector<bool>& sampled, TokenId start, std::int32_t length,
-                      std::int64_t trials, DrawParams draw_params, std::uint64_t first_position) {
+                      std::int64_t trials, const std::string& rule, std::uint64_t seed,
+                      std::uint64_t first_position, const py::kwargs& chain_args) {
   check_shape("target_logits", target_logits, {-1, -1});
   const py::ssize_t vocab = target_logits.shape(0);
   check_shape("target_logits", target_logits, {vocab, vocab});
@@ -263,14 +359,16 @@ py::tuple verify_many(const OpBackend& op, const Array<float>& target_logits,
     throw InvalidArgument(
         str("start ", start, ", length ", length, " (1 to 4), vocabulary ", vocab, " (up to 64)"));
   }
+  const ChainArgs chain(chain_args, static_cast<std::int32_t>(vocab));
   ToyTask task{static_cast<std::int32_t>(vocab),
                target_logits.data(),
                draft_weights.data(),
                int_vector("parents", parents),
                sampled,
-               draw_params};
+               chain.draw};
   check_parents(task.parents);
-  task.draw.vocab = task.vocab;
+  task.draw.rule = parse_rule(rule);
+  task.draw.seed = seed;
   py::ssize_t outcomes = 1;
   for (std::int32_t i = 0; i < length; ++i) outcomes *= vocab;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(outcomes), 0);
@@ -290,67 +388,25 @@ py::tuple verify_many(const OpBackend& op, const Array<float>& target_logits,
                         writer.accepted);
 }
 
-FilterParams filter_params(float temperature, std::int32_t top_k, float top_p, float min_p) {
-  if (!(temperature >= 0.0f) || top_k < 0 || !(top_p >= 0.0f && top_p <= 1.0f) ||
-      !(min_p >= 0.0f && min_p <= 1.0f)) {
-    throw InvalidArgument(str("temperature ", temperature, ", top_k ", top_k, ", top_p ", top_p,
-                              ", min_p ", min_p, " are out of range"));
-  }
-  return {temperature, top_k, top_p, min_p};
-}
-
 }  // namespace
 
 void bind_testing_sampling(py::module_&, py::class_<OpBackend>& cls) {
-  cls.def(
-      "distribution",
-      [](const OpBackend& op, const Array<float>& logits, float temperature, std::int32_t top_k,
-         float top_p, float min_p, const std::optional<Array<bool>>& mask,
-         std::optional<std::int32_t> vocab) {
-        return distribution(op, logits, filter_params(temperature, top_k, top_p, min_p), mask,
-                            vocab);
-      },
-      py::arg("logits"), py::arg("temperature") = 1.0f, py::arg("top_k") = 0,
-      py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f, py::arg("mask") = py::none(),
-      py::arg("vocab") = py::none());
+  cls.def("distribution", distribution, py::arg("logits"), py::kw_only(),
+          py::arg("mask") = py::none(), py::arg("vocab") = py::none());
+  cls.def("adjust_logits", adjust_logits, py::arg("logits"), py::kw_only(),
+          py::arg("vocab") = py::none());
+  cls.def("log_probabilities", log_probabilities, py::arg("logits"), py::arg("token"),
+          py::arg("top"), py::kw_only(), py::arg("vocab") = py::none());
   cls.def("draw", draw, py::arg("weights"), py::arg("seed"), py::arg("position"),
           py::arg("purpose") = "target");
-  cls.def(
-      "verify",
-      [](const OpBackend& op, const Array<float>& logits, const Array<std::int32_t>& tokens,
-         const Array<std::int32_t>& parents, const Array<std::int32_t>& prob_rows,
-         const std::optional<Array<float>>& draft_weights, float temperature, std::int32_t top_k,
-         float top_p, float min_p, const std::string& rule, std::uint64_t seed,
-         std::uint64_t position, std::optional<std::int32_t> vocab,
-         const std::optional<Array<bool>>& mask) {
-        check_shape("logits", logits, {-1, -1});
-        const DrawParams params{filter_params(temperature, top_k, top_p, min_p), parse_rule(rule),
-                                seed, checked_vocab(vocab, logits.shape(1))};
-        return verify(op, logits, tokens, parents, prob_rows, draft_weights, params, position,
-                      mask);
-      },
-      py::arg("logits"), py::arg("tokens"), py::arg("parents"), py::arg("prob_rows"),
-      py::arg("draft_weights") = py::none(), py::kw_only(), py::arg("temperature") = 1.0f,
-      py::arg("top_k") = 0, py::arg("top_p") = 1.0f, py::arg("min_p") = 0.0f,
-      py::arg("rule") = "coupled", py::arg("seed") = 0, py::arg("position") = 0,
-      py::arg("vocab") = py::none(), py::arg("mask") = py::none());
-  cls.def(
-      "verify_many",
-      [](const OpBackend& op, const Array<float>& target_logits, const Array<float>& draft_weights,
-         const Array<std::int32_t>& parents, const std::vector<bool>& sampled, TokenId start,
-         std::int32_t length, std::int64_t trials, float temperature, std::int32_t top_k,
-         float top_p, float min_p, const std::string& rule, std::uint64_t seed,
-         std::uint64_t position) {
-        const DrawParams params{filter_params(temperature, top_k, top_p, min_p), parse_rule(rule),
-                                seed, 0};
-        return verify_many(op, target_logits, draft_weights, parents, sampled, start, length,
-                           trials, params, position);
-      },
-      py::arg("target_logits"), py::arg("draft_weights"), py::arg("parents"), py::arg("sampled"),
-      py::kw_only(), py::arg("start") = 0, py::arg("length") = 1, py::arg("trials") = 1,
-      py::arg("temperature") = 1.0f, py::arg("top_k") = 0, py::arg("top_p") = 1.0f,
-      py::arg("min_p") = 0.0f, py::arg("rule") = "rejection", py::arg("seed") = 0,
-      py::arg("position") = 0);
+  cls.def("verify", verify, py::arg("logits"), py::arg("tokens"), py::arg("parents"),
+          py::arg("prob_rows"), py::arg("draft_weights") = py::none(), py::kw_only(),
+          py::arg("rule") = "coupled", py::arg("seed") = 0, py::arg("position") = 0,
+          py::arg("vocab") = py::none(), py::arg("mask") = py::none());
+  cls.def("verify_many", verify_many, py::arg("target_logits"), py::arg("draft_weights"),
+          py::arg("parents"), py::arg("sampled"), py::kw_only(), py::arg("start") = 0,
+          py::arg("length") = 1, py::arg("trials") = 1, py::arg("rule") = "rejection",
+          py::arg("seed") = 0, py::arg("position") = 0);
 }
 
 }  // namespace specdec::testing

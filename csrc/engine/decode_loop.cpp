@@ -26,7 +26,7 @@ DecodeLoop::DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> d
   stats_.reused_tokens = session_.begin(prompt);
   prompt_size_ = session_.size();
   stats_.prompt_tokens = prompt_size_;
-  params_.draw.vocab = session_.model().config().vocab;
+  prepare_draw(prompt);
   size_limit_ = session_.n_ctx();
   limit_reason_ = FinishReason::kContext;
   if (params_.max_tokens >= 0 && params_.max_tokens <= size_limit_ - prompt_size_) {
@@ -34,6 +34,20 @@ DecodeLoop::DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> d
     limit_reason_ = FinishReason::kLength;
   }
   if (size_limit_ == prompt_size_) finish_ = limit_reason_;
+}
+
+// What the sampling chain needs of the model and of the prompt.
+void DecodeLoop::prepare_draw(std::span<const TokenId> prompt) {
+  const std::int32_t vocab = session_.model().config().vocab;
+  params_.draw.vocab = vocab;
+  for (const LogitBias& bias : params_.logit_bias) {
+    if (bias.id >= 0 && bias.id < vocab) continue;
+    throw InvalidArgument(str("logit_bias is given for token ", bias.id,
+                              "; the vocabulary has the ids 0 to ", vocab - 1));
+  }
+  params_.draw.bias = params_.logit_bias;
+  params_.logprobs = std::min(params_.logprobs, vocab);
+  if (params_.draw.penalties.active()) counts_ = TokenCounts(prompt);
 }
 
 StepResult DecodeLoop::finished(FinishReason reason) {
@@ -68,7 +82,8 @@ StepResult DecodeLoop::prefill_step() {
 }
 
 DraftContext DecodeLoop::draft_context() const {
-  return DraftContext{session_.tokens(), params_.draw, &cancel_};
+  const TokenCounts* counts = params_.draw.penalties.active() ? &counts_ : nullptr;
+  return DraftContext{session_.tokens(), params_.draw, &cancel_, counts};
 }
 
 // Asks the drafters in order. Drafts past the limit of the text are not asked for.
@@ -94,9 +109,11 @@ Verdict DecodeLoop::verify(const Proposal& proposal) {
   input.tokens = proposal.tokens.data();
   input.parents = proposal.parents.data();
   input.prob_rows = proposal.prob_rows.data();
+  input.draft_rows = static_cast<std::int32_t>(proposal.dists.size());
   input.draft_dists = proposal.dists.data();
   input.mask_bits = masked ? mask_bits.data() : nullptr;
   input.position = static_cast<std::uint64_t>(session_.size());
+  input.counts = &counts_;
   input.draw = params_.draw;
   return session_.state().backend().verify(session_.state().workspace(), input);
 }
@@ -146,7 +163,28 @@ void DecodeLoop::commit(const Proposal& proposal, const Verdict& verdict) {
     break;
   }
   session_.cut(end);
+  if (params_.draw.penalties.active()) {
+    for (const TokenId token : session_.tokens().subspan(static_cast<std::size_t>(before))) {
+      counts_.add_output(token);
+    }
+  }
   for (const auto& drafter : drafters_) drafter->commit(session_.tokens());
+}
+
+// Of the `added` tokens. The first was scored by the pending token's row of logits, each other by
+// the row of the accepted node before it.
+std::vector<PositionLogprobs> DecodeLoop::logprobs(std::span<const TokenId> added,
+                                                   const Verdict& verdict) {
+  std::vector<PositionLogprobs> all;
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const std::int32_t row = i == 0 ? 0 : verdict.path[i - 1] + 1;
+    PositionLogprobs& one = all.emplace_back();
+    one.top.resize(static_cast<std::size_t>(params_.logprobs));
+    one.logprob = session_.state().backend().log_probabilities(
+        session_.state().workspace(), session_.state().logits(row), params_.draw.vocab, added[i],
+        params_.logprobs, one.top.data());
+  }
+  return all;
 }
 
 StepResult DecodeLoop::collect_output(std::int32_t before, const Proposal& proposal,
@@ -154,6 +192,7 @@ StepResult DecodeLoop::collect_output(std::int32_t before, const Proposal& propo
   StepResult result;
   const auto added = session_.tokens().subspan(static_cast<std::size_t>(before));
   result.tokens.assign(added.begin(), added.end());
+  if (params_.logprobs >= 0) result.logprobs = logprobs(added, verdict);
   result.drafted = static_cast<std::int32_t>(std::min(added.size(), verdict.path.size()));
   result.source = proposal.source;
   result.prefill_progress = 1.0;

@@ -21,6 +21,9 @@ class DecodeLoop {
   DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> drafters,
              std::span<const TokenId> prompt, RequestParams params, const CancelFlag& cancel);
 
+  DecodeLoop(const DecodeLoop&) = delete;  // params_ refers to itself
+  DecodeLoop& operator=(const DecodeLoop&) = delete;
+
   // At most one pass of the target: a prefill chunk or a round. Once a result has a finish reason,
   // further steps return that reason and no tokens.
   StepResult step();
@@ -38,6 +41,8 @@ class DecodeLoop {
   Verdict verify(const Proposal& proposal);
   void commit(const Proposal& proposal, const Verdict& verdict);
   StepResult collect_output(std::int32_t before, const Proposal& proposal, const Verdict& verdict);
+  void prepare_draw(std::span<const TokenId> prompt);
+  std::vector<PositionLogprobs> logprobs(std::span<const TokenId> added, const Verdict& verdict);
   void count_round(const Proposal& proposal, const Verdict& verdict);
   DraftContext draft_context() const;
   StepResult finished(FinishReason reason);
@@ -45,6 +50,7 @@ class DecodeLoop {
   Session& session_;
   std::vector<std::shared_ptr<Drafter>> drafters_;
   RequestParams params_;
+  TokenCounts counts_;  // of the committed text, where penalties need them
   const CancelFlag& cancel_;
   std::int32_t prompt_size_ = 0;
   std::int32_t size_limit_ = 0;                      // tokens of prompt and output at most

@@ -19,8 +19,9 @@ namespace specdec {
 // the same tokens.
 struct DraftContext {
   std::span<const TokenId> tokens;  // committed; the last one is pending
-  DrawParams draw;                  // filters, rule and seed of the request
+  DrawParams draw;                  // the sampling chain, rule and seed of the request
   const CancelFlag* cancel = nullptr;
+  const TokenCounts* counts = nullptr;  // of `tokens`; null where draw.penalties is off
 };
 
 // An upper bound on every max_draft: what a verify pass is made for.

@@ -31,7 +31,7 @@ from specdec_native.models import pull
 from specdec_native.quantization import QuantizedTensor, QuantizeResult, quantize
 from specdec_native.sampling import SamplingParams
 from specdec_native.stats import Stats
-from specdec_native.stream import Chunk, Completion, Stream
+from specdec_native.stream import Chunk, Completion, Stream, TokenLogprob
 from specdec_native.text import Tokenizer
 
 __version__: str = _core.__version__
@@ -59,6 +59,7 @@ __all__ = [
     "Stats",
     "Stream",
     "TemplateError",
+    "TokenLogprob",
     "Tokenizer",
     "TokenizerError",
     "__version__",

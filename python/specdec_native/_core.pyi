@@ -248,6 +248,14 @@ class RequestParams:
         stop_tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         prefill_chunk: typing.SupportsInt | typing.SupportsIndex,
         mask: MaskSource | None = None,
+        typical_p: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        repetition_penalty: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        presence_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        frequency_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        logit_bias: collections.abc.Mapping[
+            typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex
+        ] = {},
+        logprobs: typing.SupportsInt | typing.SupportsIndex = -1,
     ) -> None: ...
 
 class StepResult:
@@ -261,6 +269,11 @@ class StepResult:
         """
     @property
     def finish_reason(self) -> typing.Any: ...
+    @property
+    def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]]:
+        """
+        For each token (logprob, [(id, logprob) of the likeliest]), if asked for.
+        """
     @property
     def prefill_progress(self) -> float: ...
     @property

@@ -136,6 +136,12 @@ class Generator:
             BusyError: At the first chunk, if another request is running.
         """
         merged = merge_params(params, sampling).resolved(self._recommended)
+        for token in merged.logit_bias:
+            if token >= self.vocab_size:
+                raise ValueError(
+                    f"logit_bias is given for token {token}; the vocabulary has the ids 0 to "
+                    f"{self.vocab_size - 1}"
+                )
         ids = self._ids(prompt)
         return Stream(self, ids, merged, self.tokenizer.eog_ids)
 
@@ -196,6 +202,12 @@ class Generator:
             top_k=params.top_k,
             top_p=params.top_p,
             min_p=params.min_p,
+            typical_p=params.typical_p,
+            repetition_penalty=params.repetition_penalty,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            logit_bias=params.logit_bias,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
             seed=params.seed,
             acceptance=params.acceptance,
             max_tokens=-1 if params.max_tokens is None else params.max_tokens,

@@ -16,9 +16,27 @@ if TYPE_CHECKING:
     from specdec_native.generator import Generator
     from specdec_native.sampling import ResolvedParams
 
-__all__ = ["Chunk", "Completion", "Stream"]
+__all__ = ["Chunk", "Completion", "Stream", "TokenLogprob"]
 
 _TARGET = "target"
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """What the target itself thought of a token, before any filter or penalty.
+
+    The natural log-softmax of the raw logits; the same numbers, bit for bit, with drafting and
+    without.
+
+    Attributes:
+        token: The token's id.
+        logprob: Its natural log-probability.
+        top: ``(id, log-probability)`` of the likeliest tokens, best first, ties by the lower id.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -31,11 +49,13 @@ class Chunk:
         tokens: The round's tokens, the stop token and the token that completed a stop string
             included.
         sources: For each token ``"target"``, or the name of the drafter that proposed it.
+        logprobs: For each token its log-probability; None if not asked for.
     """
 
     text: str
     tokens: list[int]
     sources: list[str]
+    logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,7 @@ class Completion:
         finish_reason: ``"stop"``, ``"length"``, ``"context"`` or ``"cancelled"``.
         sources: For each token ``"target"``, or the name of the drafter that proposed it.
         stats: Counts and times.
+        logprobs: For each token its log-probability; None if not asked for.
     """
 
     text: str
@@ -55,6 +76,7 @@ class Completion:
     finish_reason: str
     sources: list[str]
     stats: Stats
+    logprobs: list[TokenLogprob] | None = None
 
 
 class Stream(Iterator[Chunk]):
@@ -137,7 +159,16 @@ class Stream(Iterator[Chunk]):
         if reason is not None:
             text += self._finish(reason)
         sources = [result.source if i < result.drafted else _TARGET for i in range(len(tokens))]
-        return Chunk(text, tokens, sources)
+        return Chunk(text, tokens, sources, self._logprobs(tokens, result))
+
+    def _logprobs(self, tokens: list[int], result: _core.StepResult) -> list[TokenLogprob] | None:
+        """Of the tokens that are kept of a step."""
+        if self._params.logprobs is None:
+            return None
+        return [
+            TokenLogprob(token, logprob, top)
+            for token, (logprob, top) in zip(tokens, result.logprobs, strict=False)
+        ]
 
     def _finish(self, reason: str) -> str:
         """Ends the request; returns the text still held back."""
@@ -188,10 +219,13 @@ class Stream(Iterator[Chunk]):
         text: list[str] = []
         tokens: list[int] = []
         sources: list[str] = []
+        logprobs: list[TokenLogprob] | None = None if self._params.logprobs is None else []
         for chunk in self:
             text.append(chunk.text)
             tokens += chunk.tokens
             sources += chunk.sources
+            if logprobs is not None:
+                logprobs += chunk.logprobs or []
         if self.stats is None or self.finish_reason is None:
             raise ValueError("the stream was closed before it began; there is no result")
-        return Completion("".join(text), tokens, self.finish_reason, sources, self.stats)
+        return Completion("".join(text), tokens, self.finish_reason, sources, self.stats, logprobs)

@@ -382,8 +382,13 @@ class Suite {
     Floats logits = random.normals(kVocab, 5.0f);
     logits[7] = kNaN;
     logits[8] = -kInfinity;
-    const FilterParams filters[] = {
-        {0.0f}, {1.0f}, {0.8f, 200, 0.9f}, {2.5f, 0, 0.7f, 0.01f}, {0.05f, 0, 1.0f, 0.2f}};
+    const FilterParams filters[] = {{0.0f},
+                                    {1.0f},
+                                    {0.8f, 200, 0.9f},
+                                    {2.5f, 0, 0.7f, 0.01f},
+                                    {0.05f, 0, 1.0f, 0.2f},
+                                    {1.5f, 0, 1.0f, 0.0f, 0.5f},
+                                    {1.1f, 900, 0.9f, 0.01f, 0.7f}};
     for (std::size_t i = 0; i < std::size(filters); ++i) {
       Digest digest;
       for (const std::uint32_t* bits : masks) {
@@ -399,13 +404,31 @@ class Suite {
       }
       note_("distribution, draw " + std::to_string(i), digest);
     }
+    log_probabilities(logits);
     for (const AcceptRule rule : {AcceptRule::kCoupled, AcceptRule::kRejection}) verify(rule);
+  }
+
+  void log_probabilities(const Floats& logits) {
+    Digest digest;
+    std::vector<TokenLogprob> top(20);
+    for (const std::int32_t vocab : {20, 77, 3001}) {
+      Floats found = {cpu_.log_probabilities(*ws_, logits.data(), vocab, 9, 20, top.data())};
+      for (const TokenLogprob& one : top) {
+        digest.add(static_cast<std::uint64_t>(one.id));
+        found.push_back(one.logprob);
+      }
+      digest.add(found);
+    }
+    note_("log_probabilities", digest);
   }
 
   void verify(AcceptRule rule) {
     constexpr std::int32_t kVocab = 50;
     Random random(106);
     const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 3}, prob_rows = {0, 1, 1, -1, 2};
+    const std::vector<TokenId> text = {3, 4, 4, 49};
+    const TokenCounts counts(text);
+    const std::vector<LogitBias> bias = {{2, 1.5f}, {4, -0.5f}};
     Digest digest;
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
       const Floats logits = random.normals(6 * kVocab), draft_logits = random.normals(3 * kVocab);
@@ -416,6 +439,9 @@ class Suite {
       input.draw.rule = rule;
       input.draw.seed = seed;
       input.draw.vocab = kVocab;
+      input.draw.penalties = {1.2f, 0.3f, 0.1f};
+      input.draw.bias = bias;
+      input.counts = &counts;
       for (std::size_t i = 0; i < 3; ++i) {
         float* row = weights.data() + i * kVocab;
         const float* from = draft_logits.data() + i * kVocab;
@@ -433,6 +459,7 @@ class Suite {
       input.tokens = tokens.data();
       input.parents = parents.data();
       input.prob_rows = prob_rows.data();
+      input.draft_rows = static_cast<std::int32_t>(dists.size());
       input.draft_dists = dists.data();
       input.position = 20;
       const Verdict verdict = cpu_.verify(*ws_, input);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import specdec_native as sd
 from specdec_native import _core
 from support.backends import BACKENDS, make_backend
 
@@ -276,10 +277,11 @@ def test_wrong_inputs_are_refused(backend):
         backend.verify(logits, [1, 1], [-1, 0], [-1, -1])
     with pytest.raises(ValueError, match=r"parents\[0\] is 0"):
         backend.verify(logits, [1], [0], [-1])
-    with pytest.raises(ValueError, match=r"prob_rows\[0\] is 0, expected -1 to -1"):
-        backend.verify(logits, [1], [-1], [0])
-    with pytest.raises(ValueError, match=r"prob_rows\[0\] is 1"):
-        backend.verify(logits, [1], [-1], [1], np.ones((1, 4)))
+    for row, drafts, count in ((0, None, 0), (1, np.ones((1, 4)), 1), (-2, np.ones((1, 4)), 1)):
+        with pytest.raises(
+            sd.InternalError, match=f"node 0 has draft distribution {row} of {count}"
+        ):
+            backend.verify(logits, [1], [-1], [row], drafts)
     with pytest.raises(ValueError, match="vocab is 5"):
         backend.verify(logits, [1], [-1], [-1], vocab=5)
     with pytest.raises(ValueError, match="rule 'fast'"):

@@ -26,7 +26,7 @@ class CpuBuffer final : public Buffer {
 }  // namespace
 
 std::size_t CpuWorkspace::bytes() const {
-  std::size_t total = 0;
+  std::size_t total = verify.bytes();
   for (const Area& area : areas_) total += area.bytes;
   for (const Area& area : per_thread_) total += area.bytes;
   return total;
@@ -100,10 +100,6 @@ void CpuBackend::add(Workspace&, std::int64_t count, float* x, const float* y) c
   for_rows(n, n, [&](std::size_t begin, std::size_t end) {
     kernels_.add(x + begin, y + begin, end - begin);
   });
-}
-
-Verdict CpuBackend::verify(Workspace& ws, const VerifyInput& input) const {
-  return verify_on_host(*this, ws, input);
 }
 
 }  // namespace specdec

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/kernel_table.h"
 #include "backend/cpu/packed_weight.h"
+#include "backend/verify.h"
 #include "core/aligned_memory.h"
 #include "core/thread_pool.h"
 
@@ -32,6 +33,7 @@ enum class Scratch : int {
   kTasks,
   kPartials,  // attention: results of the chunks
   kLogits,    // z of a row of logits
+  kRanks,     // how its tokens rank for typical-p
   kCandidates,
   kHistogram,
   kCount,
@@ -54,6 +56,8 @@ class CpuWorkspace final : public Workspace {
     return reinterpret_cast<T*>(
         grow(per_thread_[static_cast<std::size_t>(slot)], count * sizeof(T)));
   }
+
+  VerifyScratch verify;
 
  private:
   struct Area {
@@ -121,11 +125,15 @@ class CpuBackend final : public Backend {
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
   void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                  const std::int32_t* rows, std::int32_t count) const override;
+  void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
+                     const TokenCounts& counts, float* out) const override;
   std::uint64_t distribution(Workspace& ws, const float* logits, std::int32_t vocab,
                              const FilterParams& filter, const std::uint32_t* mask_bits,
                              float* weight_out) const override;
   TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab, std::uint64_t seed,
                std::uint64_t position, RngPurpose purpose) const override;
+  float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
+                          std::int32_t count, TokenLogprob* top) const override;
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
 
  private:

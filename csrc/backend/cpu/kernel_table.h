@@ -148,6 +148,10 @@ struct KernelTable {
   // = exp(z[i]), 0 where it has no mass. z may be null. Returns the total mass.
   uint64_t (*logit_weights)(const float* logits, const uint32_t* mask, size_t n, float max,
                             float inv_temperature, float* z, float* weight);
+  // Sum of surprisal_mass(weight[i], z[i]) (sampling_rule.h); and rank[i] = typical_rank(z[i],
+  // mean)
+  uint64_t (*surprisal_sum)(const float* z, const float* weight, size_t n);
+  void (*typical_ranks)(const float* z, size_t n, float mean, float* rank);
   // Ids whose race_uniform is at most bound * weight[id] (and maybe a few more), ascending: the
   // only ones that can finish the race before `bound`. Fills at most `capacity`; returns the number
   // found, which may be larger. key: seed low, high; position low, high; purpose

@@ -106,6 +106,8 @@ constexpr KernelTable make_table(const char* name) {
   t.divide = divide;
   t.max_logit = max_logit;
   t.logit_weights = logit_weights;
+  t.surprisal_sum = surprisal_sum;
+  t.typical_ranks = typical_ranks;
   t.race_candidates = race_candidates;
   t.int8_peak = int8_peak;
   return t;

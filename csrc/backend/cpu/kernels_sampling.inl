@@ -41,6 +41,26 @@ uint64_t logit_weights(const float* logits, const uint32_t* mask, size_t n, floa
   return mass.total();
 }
 
+// surprisal_mass: where there is no weight, z may be -infinity.
+uint64_t surprisal_sum(const float* z, const float* weight, size_t n) {
+  MassSum sum;
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const F32x16 w = f_load_n(weight + i, count);
+    const F32x16 share = f_mul(w, f_sub(f_zero(), f_load_n(z + i, count)));
+    sum.add(f_where_ge(w, kLeastWeight, share, f_zero()));
+  });
+  return sum.total();
+}
+
+// typical_rank
+void typical_ranks(const float* z, size_t n, float mean, float* rank) {
+  const F32x16 center = f_set1(mean);
+  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
+    const F32x16 x = f_load_n(z + i, count);
+    f_store_n(rank + i, f_min(f_sub(x, center), f_sub(center, x)), count);
+  });
+}
+
 // The high word of random_u64 for 16 lanes (token ids), without the low one.
 SPECDEC_INLINE U32x16 philox_high_word(U32x16 lane, const uint32_t key[5]) {
   constexpr uint32_t kMul0 = 0xD2511F53u, kMul1 = 0xCD9E8D57u;

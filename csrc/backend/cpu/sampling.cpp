@@ -1,7 +1,7 @@
 // Filtered distributions and draws: what sampling_rule.h specifies, without sorting the vocabulary.
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/verify.h"
@@ -10,12 +10,15 @@
 namespace specdec {
 namespace {
 
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+constexpr Cutoff kKeepAll{kImpossible, std::numeric_limits<TokenId>::max()};
+
 constexpr std::size_t kBuckets = 4096;
-// z of a token that has a mass lies in (-30.5, 0]: 2^-44 is e^-30.498.
+// z of a token that has a mass lies in (-30.5, 0]: 2^-44 is e^-30.498. So does its typical_rank.
 constexpr float kBucketsPerUnit = static_cast<float>(kBuckets) / 30.5f;
 
-// Buckets ascend as z descends, so everything in an earlier bucket ranks before everything in a
-// later one.
+// Buckets ascend as z (or the rank) descends, so everything in an earlier bucket ranks before
+// everything in a later one.
 std::size_t bucket_of(float z) {
   return std::min(kBuckets - 1, static_cast<std::size_t>(-z * kBucketsPerUnit));
 }
@@ -31,8 +34,8 @@ struct Candidate {
   std::uint64_t mass;
 };
 
-// Finds the cutoffs of the filters in a row of z [vocab] with weights [vocab] by a histogram over
-// z; only the bucket in which a filter ends is sorted.
+// Finds the cutoffs of the filters in a row of z (or of typical ranks) [vocab] with weights [vocab]
+// by a histogram over z; only the bucket in which a filter ends is sorted.
 class CutoffSearch {
  public:
   CutoffSearch(CpuWorkspace& ws, const float* z, const float* weight, std::int32_t vocab)
@@ -112,8 +115,65 @@ class CutoffSearch {
   std::int32_t vocab_;
   Bucket* buckets_;        // [kBuckets], of the survivors
   Candidate* candidates_;  // [vocab]
-  Cutoff cutoff_{-std::numeric_limits<float>::infinity(), std::numeric_limits<TokenId>::max()};
+  Cutoff cutoff_ = kKeepAll;
 };
+
+// Zeroes the weights [vocab] of tokens that rank [vocab] puts behind the cutoff; returns the mass
+// of the others.
+std::uint64_t keep_prefix(const float* rank, const Cutoff& cut, std::int32_t vocab, float* weight) {
+  std::uint64_t total = 0;
+  for (TokenId id = 0; id < vocab; ++id) {
+    if (survives(cut, rank[id], id)) {
+      total += weight_to_mass(weight[id]);
+    } else {
+      weight[id] = 0.0f;
+    }
+  }
+  return total;
+}
+
+// Keeps the locally typical tokens: z, weight [vocab], `total` the sum of the masses. Returns the
+// largest z of those kept.
+float keep_typical(const KernelTable& kernels, CpuWorkspace& ws, const float* z, float* weight,
+                   std::int32_t vocab, std::uint64_t total, float typical_p) {
+  const auto n = static_cast<std::size_t>(vocab);
+  float* rank = ws.get<float>(Scratch::kRanks, n);
+  kernels.typical_ranks(z, n, mean_z(kernels.surprisal_sum(z, weight, n), total), rank);
+  CutoffSearch search(ws, rank, weight, vocab);
+  search.top_p(typical_p);
+  keep_prefix(rank, search.cutoff(), vocab, weight);
+  float best = kImpossible;
+  for (TokenId id = 0; id < vocab; ++id) {
+    if (weight[id] > 0.0f && z[id] > best) best = z[id];
+  }
+  return best;
+}
+
+// The order in which log_probabilities lists tokens.
+struct LikelierLogit {
+  const float* logits;  // [vocab]
+  bool operator()(TokenId a, TokenId b) const {
+    return ranks_before(comparable_logit(logits[a]), a, comparable_logit(logits[b]), b);
+  }
+};
+
+// The `count` > 0 likeliest of logits [vocab], best first, in ids [count]: a heap with the last of
+// them on top.
+void likeliest_ids(const float* logits, std::int32_t vocab, std::int32_t count, TokenId* ids) {
+  const LikelierLogit likelier{logits};
+  TokenId* end = ids + count;
+  std::iota(ids, end, 0);
+  std::make_heap(ids, end, likelier);
+  float last = comparable_logit(logits[ids[0]]);
+  for (TokenId id = count; id < vocab; ++id) {
+    if (!(logits[id] > last)) continue;  // a later id loses a tie
+    std::pop_heap(ids, end, likelier);
+    end[-1] = id;
+    std::push_heap(ids, end, likelier);
+    last = comparable_logit(logits[ids[0]]);
+  }
+  std::sort_heap(ids, end, likelier);
+}
 
 }  // namespace
 
@@ -123,10 +183,10 @@ std::uint64_t CpuBackend::distribution(Workspace& ws, const float* logits, std::
   SPECDEC_CHECK(vocab > 0, "vocabulary of ", vocab);
   const auto n = static_cast<std::size_t>(vocab);
   const float max = kernels_.max_logit(logits, mask_bits, n);
-  if (filter.greedy() || max == -std::numeric_limits<float>::infinity()) {
+  if (filter.greedy() || max == kImpossible) {
     std::fill_n(weight_out, n, 0.0f);
     TokenId best = 0;
-    if (max == -std::numeric_limits<float>::infinity()) {
+    if (max == kImpossible) {
       best =
           argmax_token(logits, vocab, mask_bits);  // nothing to choose from: the lowest allowed id
     } else {
@@ -137,34 +197,72 @@ std::uint64_t CpuBackend::distribution(Workspace& ws, const float* logits, std::
   }
 
   const float inverse = 1.0f / filter.temperature;
-  const bool filtered = filter.top_k > 0 || filter.top_p < 1.0f || filter.min_p > 0.0f;
-  if (!filtered) {
+  const bool sorted = filter.top_k > 0 || filter.typical_p < 1.0f || filter.top_p < 1.0f;
+  if (!sorted && filter.min_p == 0.0f) {
     return kernels_.logit_weights(logits, mask_bits, n, max, inverse, nullptr, weight_out);
   }
   CpuWorkspace& scratch = as_cpu(ws);
   float* z = scratch.get<float>(Scratch::kLogits, n);
-  kernels_.logit_weights(logits, mask_bits, n, max, inverse, z, weight_out);
-  Cutoff cut{-std::numeric_limits<float>::infinity(), std::numeric_limits<TokenId>::max()};
-  if (filter.top_k > 0 || filter.top_p < 1.0f) {
+  std::uint64_t total = kernels_.logit_weights(logits, mask_bits, n, max, inverse, z, weight_out);
+  float best = 0.0f;  // z of the likeliest that is left
+  bool limited = filter.top_k > 0;
+  if (filter.typical_p < 1.0f) {
+    if (limited) {
+      CutoffSearch search(scratch, z, weight_out, vocab);
+      search.top_k(static_cast<std::size_t>(filter.top_k));
+      total = keep_prefix(z, search.cutoff(), vocab, weight_out);
+    }
+    limited = false;
+    best = keep_typical(kernels_, scratch, z, weight_out, vocab, total, filter.typical_p);
+  }
+  Cutoff cut = kKeepAll;
+  if (limited || filter.top_p < 1.0f) {
     CutoffSearch search(scratch, z, weight_out, vocab);
-    if (filter.top_k > 0) search.top_k(static_cast<std::size_t>(filter.top_k));
+    if (limited) search.top_k(static_cast<std::size_t>(filter.top_k));
     if (filter.top_p < 1.0f) search.top_p(filter.top_p);
     cut = search.cutoff();
   }
-  const float floor = filter.min_p > 0.0f ? min_p_floor(filter.min_p) : cut.z;
-  std::uint64_t total = 0;
-  for (TokenId id = 0; id < vocab; ++id) {
-    if (z[id] >= floor && survives(cut, z[id], id)) {
-      total += weight_to_mass(weight_out[id]);
-    } else {
-      weight_out[id] = 0.0f;
-    }
+  if (filter.min_p > 0.0f) {
+    const float floor = best + min_p_floor(filter.min_p);
+    if (floor > cut.z) cut = {floor, std::numeric_limits<TokenId>::max()};
   }
+  total = keep_prefix(z, cut, vocab, weight_out);
   if (total == 0) {  // min_p > 1 removes even the likeliest
-    return distribution(ws, logits, vocab, FilterParams{0.0f, 0, 1.0f, 0.0f}, mask_bits,
-                        weight_out);
+    FilterParams greedy;
+    greedy.temperature = 0.0f;
+    return distribution(ws, logits, vocab, greedy, mask_bits, weight_out);
   }
   return total;
+}
+
+void CpuBackend::adjust_logits(Workspace&, const float* logits, const DrawParams& draw,
+                               const TokenCounts& counts, float* out) const {
+  adjust_logits_on_host(logits, draw, counts, out);
+}
+
+float CpuBackend::log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab,
+                                    TokenId token, std::int32_t count, TokenLogprob* top) const {
+  SPECDEC_CHECK(token >= 0 && token < vocab && count >= 0 && count <= vocab, "token ", token,
+                " and ", count, " likeliest of ", vocab);
+  const auto n = static_cast<std::size_t>(vocab);
+  const float max = kernels_.max_logit(logits, nullptr, n);
+  std::uint64_t total = 0;  // without any logit above -infinity
+  if (max > kImpossible) {
+    float* weight = as_cpu(ws).get<float>(Scratch::kLogits, n);
+    total = kernels_.logit_weights(logits, nullptr, n, max, 1.0f, nullptr, weight);
+  }
+  if (count > 0) {
+    TokenId* ids = as_cpu(ws).get<TokenId>(Scratch::kCandidates, static_cast<std::size_t>(count));
+    likeliest_ids(logits, vocab, count, ids);
+    std::transform(ids, ids + count, top, [&](TokenId id) {
+      return TokenLogprob{id, log_probability(logits[id], max, total)};
+    });
+  }
+  return log_probability(logits[token], max, total);
+}
+
+Verdict CpuBackend::verify(Workspace& ws, const VerifyInput& input) const {
+  return verify_on_host(*this, ws, as_cpu(ws).verify, input);
 }
 
 TokenId CpuBackend::draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,

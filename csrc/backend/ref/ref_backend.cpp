@@ -24,11 +24,6 @@ class RefBuffer final : public Buffer {
   std::vector<double> memory_;  // zeroed; double for its alignment
 };
 
-class RefWorkspace final : public Workspace {
- public:
-  std::size_t bytes() const override { return 0; }
-};
-
 }  // namespace
 
 std::unique_ptr<Buffer> RefBackend::allocate(std::size_t bytes) const {

@@ -1,5 +1,6 @@
 // Drafting with a smaller model that has the target's vocabulary (arXiv 2211.17192): one token
-// after the other, with the request's temperature and filters.
+// after the other, with the request's whole sampling chain but for a grammar's mask, each token
+// with the prefix that it would have.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,7 @@ class DraftModelDrafter final : public Drafter {
  private:
   bool run(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
   float* weight_row(std::int32_t i, std::int32_t vocab);
+  const float* adjusted_logits(const DrawParams& draw);
   void draw_token(const DraftContext& context, Proposal& proposal);
 
   std::string name_ = "draft";
@@ -39,7 +41,9 @@ class DraftModelDrafter final : public Drafter {
   std::vector<TokenId>
       cached_;  // the tokens of the cache rows; a prefix of the text between rounds
   std::vector<std::unique_ptr<Buffer>>
-      weights_;  // [max_draft][vocab]: what each token was drawn from
+      weights_;                       // [max_draft][vocab]: what each token was drawn from
+  TokenCounts counts_;                // of the text and the chain drafted so far
+  std::unique_ptr<Buffer> adjusted_;  // [vocab] logits with penalties and bias
 };
 
 }  // namespace specdec

@@ -18,10 +18,10 @@ from specdec_native.cli.common import note, print_json, reported_errors, usage_e
 from specdec_native.cli.options import (
     ContextOption,
     DraftMaxOption,
+    EngineOptions,
     JsonOption,
     KvTypeOption,
     ThreadsOption,
-    engine_arguments,
 )
 
 __all__ = ["bench_app"]
@@ -147,7 +147,7 @@ def generate(
         if plot is not None:
             check_plotting()
     # The same rules for -d as elsewhere; all of them are contenders here.
-    drafts = engine_arguments(draft, draft_max, "auto", threads, ctx, "f16")["draft"]
+    drafts = EngineOptions(draft, draft_max, threads=threads, ctx=ctx).arguments()["draft"]
     with reported_errors():
         result = compare_drafters(
             model,

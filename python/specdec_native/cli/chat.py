@@ -20,34 +20,25 @@ from specdec_native.cli.common import (
     stats_dict,
     write_text,
 )
+from specdec_native.cli.option_groups import with_option_groups
 from specdec_native.cli.options import (
-    AcceptanceOption,
-    ContextOption,
-    DeviceOption,
-    DraftMaxOption,
-    DraftOption,
+    EngineOptions,
     JsonOption,
-    KvTypeOption,
-    MinPOption,
-    SeedOption,
-    StopOption,
-    TemperatureOption,
-    ThreadsOption,
-    TopKOption,
-    TopPOption,
-    engine_arguments,
-    sampling_params,
+    SamplingOptions,
+    logprobs_json,
 )
 from specdec_native.errors import ContextFullError, Error
 from specdec_native.generator import Generator
 from specdec_native.models import DEFAULT_MODEL, KNOWN_MODELS, pull
 from specdec_native.sampling import SamplingParams
+from specdec_native.stream import TokenLogprob
 
 __all__ = ["chat"]
 
 _HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 
 
+@with_option_groups
 def chat(
     model: Annotated[
         str | None,
@@ -59,37 +50,18 @@ def chat(
             show_default=False,
         ),
     ] = None,
-    draft: DraftOption = None,
-    draft_max: DraftMaxOption = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: Annotated[
         int, typer.Option("-n", "--max-tokens", min=1, help="Most tokens of an answer.")
     ] = 1000,
-    temp: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    min_p: MinPOption = None,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    acceptance: AcceptanceOption = "coupled",
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    ctx: ContextOption = None,
-    kv_type: KvTypeOption = "f16",
+    *,
+    sampling: SamplingOptions,
+    engine: EngineOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Talks with a model. Reads lines from the terminal, or from a pipe."""
-    params = sampling_params(
-        max_tokens=max_tokens,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or (),
-        acceptance=acceptance,
-    )
-    arguments = engine_arguments(draft, draft_max, device, threads, ctx, kv_type)
+    params = sampling.params(max_tokens, as_json)
+    arguments = engine.arguments()
     with reported_errors():
         path = model if model is not None else str(pull(DEFAULT_MODEL))
         if model is None or model == DEFAULT_MODEL:
@@ -164,10 +136,12 @@ class _Conversation:
     def _answer(self) -> None:
         """Streams one answer, and keeps it."""
         text = ""
+        logprobs: list[TokenLogprob] = []
         stream = self._generator.stream_chat(self._messages, self._params)
         try:
             for chunk in stream:
                 text += chunk.text
+                logprobs += chunk.logprobs or []
                 if not self._as_json:
                     write_text(chunk.text)
         except ContextFullError:
@@ -184,7 +158,10 @@ class _Conversation:
         self._messages.append({"role": "assistant", "content": text})
         if self._as_json:
             reason = stream.finish_reason or "cancelled"
-            print_json({"text": text, "finish_reason": reason, "stats": stats_dict(stream.stats)})
+            shown = {"text": text, "finish_reason": reason, "stats": stats_dict(stream.stats)}
+            if self._params.logprobs is not None:
+                shown["logprobs"] = logprobs_json(logprobs)
+            print_json(shown)
             return
         write_text("\n")
         if self._interactive:

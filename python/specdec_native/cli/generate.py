@@ -17,23 +17,12 @@ from specdec_native.cli.common import (
     usage_errors,
     write_text,
 )
+from specdec_native.cli.option_groups import with_option_groups
 from specdec_native.cli.options import (
-    AcceptanceOption,
-    ContextOption,
-    DeviceOption,
-    DraftMaxOption,
-    DraftOption,
+    EngineOptions,
     JsonOption,
-    KvTypeOption,
-    MinPOption,
-    SeedOption,
-    StopOption,
-    TemperatureOption,
-    ThreadsOption,
-    TopKOption,
-    TopPOption,
-    engine_arguments,
-    sampling_params,
+    SamplingOptions,
+    logprobs_json,
 )
 from specdec_native.generator import Generator
 from specdec_native.stream import Stream
@@ -41,6 +30,7 @@ from specdec_native.stream import Stream
 __all__ = ["generate"]
 
 
+@with_option_groups
 def generate(
     model: Annotated[
         str, typer.Option("-m", "--model", help="Path of a GGUF file, or a name that was pulled.")
@@ -53,36 +43,17 @@ def generate(
     ids: Annotated[
         str | None, typer.Option(metavar="1,2,3", help="The prompt as token ids instead.")
     ] = None,
-    draft: DraftOption = None,
-    draft_max: DraftMaxOption = None,
     max_tokens: Annotated[
         int, typer.Option("-n", "--max-tokens", min=0, help="Most tokens to generate.")
     ] = 200,
-    temp: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    min_p: MinPOption = None,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    acceptance: AcceptanceOption = "coupled",
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
-    ctx: ContextOption = None,
-    kv_type: KvTypeOption = "f16",
+    *,
+    sampling: SamplingOptions,
+    engine: EngineOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Continues a text. Drafting makes it faster and never changes it."""
-    params = sampling_params(
-        max_tokens=max_tokens,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or (),
-        acceptance=acceptance,
-    )
-    arguments = engine_arguments(draft, draft_max, device, threads, ctx, kv_type)
+    params = sampling.params(max_tokens, as_json)
+    arguments = engine.arguments()
     given = _given_prompt(prompt, file, ids)
     with reported_errors():
         start = given if isinstance(given, list) else _read(given)
@@ -136,13 +107,14 @@ def _print_text(stream: Stream) -> None:
 
 def _print_result(stream: Stream, prompt: list[int]) -> None:
     result = stream.result()
-    print_json(
-        {
-            "text": result.text,
-            "tokens": result.tokens,
-            "prompt_tokens": prompt,
-            "finish_reason": result.finish_reason,
-            "sources": result.sources,
-            "stats": stats_dict(result.stats),
-        }
-    )
+    shown = {
+        "text": result.text,
+        "tokens": result.tokens,
+        "prompt_tokens": prompt,
+        "finish_reason": result.finish_reason,
+        "sources": result.sources,
+        "stats": stats_dict(result.stats),
+    }
+    if result.logprobs is not None:
+        shown["logprobs"] = logprobs_json(result.logprobs)
+    print_json(shown)

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, cast
 
 import typer
 
 from specdec_native.cli.common import usage_errors
 from specdec_native.drafters import Drafter, parse_draft
-from specdec_native.sampling import SamplingParams
+from specdec_native.sampling import Acceptance, SamplingParams
+from specdec_native.stream import TokenLogprob
 
 __all__ = [
-    "AcceptanceOption",
     "ContextOption",
-    "DeviceOption",
     "DraftMaxOption",
-    "DraftOption",
+    "EngineOptions",
     "JsonOption",
     "KvTypeOption",
-    "MinPOption",
-    "SeedOption",
-    "StopOption",
-    "TemperatureOption",
+    "SamplingOptions",
     "ThreadsOption",
-    "TopKOption",
-    "TopPOption",
-    "engine_arguments",
-    "sampling_params",
+    "logprobs_json",
 ]
 
 _DEVICE = re.compile(r"auto|cpu|ref|cuda(:\d+)?")
@@ -64,6 +59,35 @@ MinPOption = Annotated[
     float | None,
     typer.Option("--min-p", help="Draw from tokens at least this likely, relative to the first."),
 ]
+TypicalPOption = Annotated[
+    float | None,
+    typer.Option("--typical-p", help="Draw from tokens that are as surprising as expected."),
+]
+RepetitionPenaltyOption = Annotated[
+    float | None,
+    typer.Option(help="Makes tokens of the prompt and the answer less likely; 1 is off."),
+]
+PresencePenaltyOption = Annotated[
+    float | None, typer.Option(help="Makes tokens of the answer less likely; 0 is off.")
+]
+FrequencyPenaltyOption = Annotated[
+    float | None, typer.Option(help="The same for each time that the token came; 0 is off.")
+]
+LogitBiasOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ID=VALUE",
+        help="Adds VALUE to the logit of token ID; -inf: never. May be given several times.",
+        show_default=False,
+    ),
+]
+LogprobsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="With --json: the log-probability of each token and of the N likeliest.",
+    ),
+]
 SeedOption = Annotated[
     int | None, typer.Option(help="The same seed gives the same text. Default: random.")
 ]
@@ -97,34 +121,106 @@ KvTypeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
 
 
-def sampling_params(**values: Any) -> SamplingParams:
-    """Checked parameters; a wrong one is bad usage."""
-    with usage_errors():
-        return SamplingParams(**values)
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are drawn, and where the text ends."""
+
+    temp: TemperatureOption = None
+    top_k: TopKOption = None
+    top_p: TopPOption = None
+    min_p: MinPOption = None
+    typical_p: TypicalPOption = None
+    repetition_penalty: RepetitionPenaltyOption = None
+    presence_penalty: PresencePenaltyOption = None
+    frequency_penalty: FrequencyPenaltyOption = None
+    logit_bias: LogitBiasOption = None
+    seed: SeedOption = None
+    stop: StopOption = None
+    acceptance: AcceptanceOption = "coupled"
+    logprobs: LogprobsOption = None
+
+    def params(self, max_tokens: int, as_json: bool) -> SamplingParams:
+        """Checked parameters; a wrong one is bad usage."""
+        with usage_errors():
+            if self.logprobs is not None and not as_json:
+                raise ValueError("logprobs are part of the JSON output; give --json as well")
+            return SamplingParams(
+                max_tokens=max_tokens,
+                temperature=self.temp,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                typical_p=self.typical_p,
+                repetition_penalty=self.repetition_penalty,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                logit_bias=_biases(self.logit_bias or []),
+                seed=self.seed,
+                stop=self.stop or (),
+                acceptance=cast(Acceptance, self.acceptance),
+                logprobs=self.logprobs,
+            )
 
 
-def engine_arguments(
-    draft: list[str] | None,
-    draft_max: int | None,
-    device: str,
-    threads: int | None,
-    ctx: int | None,
-    kv_type: str,
-) -> dict[str, Any]:
-    """Keyword arguments for `Generator`; what can be checked before loading is checked here."""
-    with usage_errors():
-        if not _DEVICE.fullmatch(device):
-            raise ValueError(f"device is {device!r}; known are auto and cpu")
-        if kv_type not in ("f16", "q8_0", "f32"):
-            raise ValueError(f"kv-type is {kv_type!r}; known are f16, q8_0 and f32")
-        drafters = _drafters(draft or ["auto"], draft_max)
-    return {
-        "draft": drafters or None,
-        "device": device,
-        "threads": threads,
-        "n_ctx": ctx,
-        "kv_type": kv_type,
-    }
+@dataclass(frozen=True)
+class EngineOptions:
+    """What computes, and what drafts."""
+
+    draft: DraftOption = None
+    draft_max: DraftMaxOption = None
+    device: DeviceOption = "auto"
+    threads: ThreadsOption = None
+    ctx: ContextOption = None
+    kv_type: KvTypeOption = "f16"
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for `Generator`; what can be checked before loading is checked here."""
+        with usage_errors():
+            if not _DEVICE.fullmatch(self.device):
+                raise ValueError(f"device is {self.device!r}; known are auto and cpu")
+            if self.kv_type not in ("f16", "q8_0", "f32"):
+                raise ValueError(f"kv-type is {self.kv_type!r}; known are f16, q8_0 and f32")
+            drafters = _drafters(self.draft or ["auto"], self.draft_max)
+        return {
+            "draft": drafters or None,
+            "device": self.device,
+            "threads": self.threads,
+            "n_ctx": self.ctx,
+            "kv_type": self.kv_type,
+        }
+
+
+def logprobs_json(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """Log-probabilities for JSON, which has no -infinity: null."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return [
+        {
+            "token": one.token,
+            "logprob": number(one.logprob),
+            "top": [[token, number(value)] for token, value in one.top],
+        }
+        for one in logprobs
+    ]
+
+
+def _biases(given: list[str]) -> dict[int, float]:
+    """The logit bias of ``ID=VALUE`` texts."""
+    found: dict[int, float] = {}
+    for text in given:
+        match = re.fullmatch(r"(\d{1,10})=(\S+)", text)
+        try:
+            token, value = int(match[1]) if match else -1, float(match[2]) if match else 0.0
+        except ValueError:
+            token = -1
+        if token < 0:
+            raise ValueError(f"logit-bias is {text!r}; it must be ID=VALUE, such as 42=-1.5")
+        if token in found:
+            raise ValueError(f"logit-bias is given twice for token {token}")
+        found[token] = value
+    return found
 
 
 def _drafters(names: list[str], draft_max: int | None) -> list[Drafter]:
