@@ -128,7 +128,8 @@ void bind_request(py::module_& m) {
                        std::vector<TokenId> stop_tokens, std::int32_t prefill_chunk,
                        std::optional<std::shared_ptr<MaskSource>> mask, float typical_p,
                        float repetition_penalty, float presence_penalty, float frequency_penalty,
-                       const std::map<TokenId, float>& logit_bias, std::int32_t logprobs) {
+                       const std::vector<std::pair<TokenId, float>>& logit_bias,
+                       std::int32_t logprobs) {
              RequestParams params;
              params.draw.filter = FilterParams{temperature, top_k, top_p, min_p, typical_p};
              params.draw.penalties =
@@ -148,7 +149,8 @@ void bind_request(py::module_& m) {
            py::arg("stop_tokens"), py::arg("prefill_chunk"), py::arg("mask") = py::none(),
            py::arg("typical_p") = 1.0f, py::arg("repetition_penalty") = 1.0f,
            py::arg("presence_penalty") = 0.0f, py::arg("frequency_penalty") = 0.0f,
-           py::arg("logit_bias") = std::map<TokenId, float>(), py::arg("logprobs") = -1);
+           py::arg("logit_bias") = std::vector<std::pair<TokenId, float>>(),
+           py::arg("logprobs") = -1);
   py::class_<StepResult>(m, "StepResult", "What one pass brought.")
       .def_readonly("prefill_progress", &StepResult::prefill_progress)
       .def_readonly("tokens", &StepResult::tokens)

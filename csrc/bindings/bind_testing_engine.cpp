@@ -1,13 +1,17 @@
-// `_core.testing`, engine part: mask sources that stand in for a grammar.
+// `_core.testing`, engine part: a mask source that stands in for a grammar, and a drafter that
+// proposes what it was told to.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bindings/testing_support.h"
 #include "engine/mask_source.h"
+#include "spec/drafter.h"
 
 namespace specdec::testing {
 namespace {
@@ -41,11 +45,52 @@ class StepMask final : public MaskSource {
   std::int32_t width_;
 };
 
+// Proposes the tokens of a given text, whatever the real one is: token i of `script` for the
+// position first + i. As a tree, each of them has an elder sibling without children, the id below.
+class ScriptedDrafter final : public Drafter {
+ public:
+  ScriptedDrafter(std::vector<TokenId> script, std::int32_t first, std::int32_t max_draft,
+                  bool tree)
+      : script_(std::move(script)), first_(first), max_draft_(max_draft), tree_(tree) {}
+
+  const std::string& name() const override { return name_; }
+  std::int32_t max_draft() const override { return max_draft_; }
+
+  Proposal propose(const DraftContext& context, std::int32_t budget) override {
+    Proposal proposal;
+    proposal.source = name_;
+    const std::size_t most = static_cast<std::size_t>(std::min(budget, max_draft_));
+    std::int32_t parent = -1;
+    for (std::size_t i = context.tokens.size() - static_cast<std::size_t>(first_);
+         i < script_.size() && proposal.tokens.size() + (tree_ ? 2 : 1) <= most; ++i) {
+      if (tree_) push(proposal, std::max(script_[i] - 1, 0), parent);
+      push(proposal, script_[i], parent);
+      parent = proposal.size() - 1;
+    }
+    return proposal;
+  }
+
+ private:
+  static void push(Proposal& proposal, TokenId token, std::int32_t parent) {
+    proposal.tokens.push_back(token);
+    proposal.parents.push_back(parent);
+    proposal.prob_rows.push_back(-1);
+  }
+
+  std::string name_ = "script";
+  std::vector<TokenId> script_;
+  std::int32_t first_, max_draft_;
+  bool tree_;
+};
+
 }  // namespace
 
 void bind_testing_engine(py::module_& m) {
   py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask")
       .def(py::init<std::int32_t>(), py::arg("width"));
+  py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")
+      .def(py::init<std::vector<TokenId>, std::int32_t, std::int32_t, bool>(), py::arg("script"),
+           py::arg("first"), py::arg("max_draft"), py::arg("tree") = false);
 }
 
 }  // namespace specdec::testing

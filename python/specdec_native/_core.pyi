@@ -252,9 +252,12 @@ class RequestParams:
         repetition_penalty: typing.SupportsFloat | typing.SupportsIndex = 1.0,
         presence_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         frequency_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
-        logit_bias: collections.abc.Mapping[
-            typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex
-        ] = {},
+        logit_bias: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsFloat | typing.SupportsIndex,
+            ]
+        ] = [],
         logprobs: typing.SupportsInt | typing.SupportsIndex = -1,
     ) -> None: ...
 

@@ -206,7 +206,7 @@ class Generator:
             repetition_penalty=params.repetition_penalty,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
-            logit_bias=params.logit_bias,
+            logit_bias=list(params.logit_bias.items()),
             logprobs=-1 if params.logprobs is None else params.logprobs,
             seed=params.seed,
             acceptance=params.acceptance,

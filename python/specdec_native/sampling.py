@@ -202,7 +202,7 @@ def _as_float(value: numbers.Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return -math.inf if value <= 0 else math.inf
 
 
 def _biases(value: object) -> dict[int, float]:

@@ -165,10 +165,41 @@ def test_engine_options(run: Run, tiny_model: Path) -> None:
     assert len(result_of(run(*common, *filters, *engine))["tokens"]) == 12
 
 
+def test_sampling_options_and_logprobs(run: Run, tiny_model: Path) -> None:
+    common = ("generate", "-m", tiny_model, "-p", "the cat", "-n", 12, "--seed", 1, "--json")
+    chain = ("--typical-p", 0.9, "--repetition-penalty", 1.2, "--presence-penalty", 0.3)
+    more = ("--frequency-penalty", 0.2, "--logit-bias", "65=1.5", "--logit-bias", "66=-inf")
+    result = result_of(run(*common, *chain, *more, "--logprobs", 2))
+    with Generator(tiny_model, draft=None) as generator:
+        expected = generator.generate(
+            "the cat",
+            max_tokens=12,
+            seed=1,
+            typical_p=0.9,
+            repetition_penalty=1.2,
+            presence_penalty=0.3,
+            frequency_penalty=0.2,
+            logit_bias={65: 1.5, 66: -float("inf")},
+            logprobs=2,
+        )
+    assert result["tokens"] == expected.tokens
+    assert result["logprobs"] == [
+        {"token": one.token, "logprob": one.logprob, "top": [list(pair) for pair in one.top]}
+        for one in expected.logprobs or ()
+    ]
+    assert "logprobs" not in result_of(run(*common))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ((), "give the prompt with one of"),
+        (("-p", "a", "--logit-bias", "5"), "logit-bias is '5'; it must be ID=VALUE"),
+        (("-p", "a", "--logit-bias", "5=x"), "logit-bias is '5=x'; it must be ID=VALUE"),
+        (("-p", "a", "--logit-bias", "5=1", "--logit-bias", "5=2"), "given twice for token 5"),
+        (("-p", "a", "--logit-bias", "5=nan"), "logit_bias of token 5 is nan"),
+        (("-p", "a", "--typical-p", 2), "typical_p is 2.0; it must be from 0 to 1"),
+        (("-p", "a", "--logprobs", 2), "logprobs are part of the JSON output; give --json"),
         (("-p", "a", "--ids", "1"), "give the prompt with one of"),
         (("-p", "a", "--temp", "-1"), "temperature is -1"),
         (("-p", "a", "--top-p", "1.5"), "top_p is 1.5"),
@@ -257,6 +288,7 @@ def test_reader_that_leaves_early(
 def test_chat_from_a_pipe(run: Run, tiny_model: Path) -> None:
     lines = "hello\n\nwhat is this\n/reset\nhello\n/exit\nnever read\n"
     chat = ("chat", "-m", tiny_model, "-n", 12, "--temp", 0, "--system", "be brief", "--json")
+    chat = (*chat, "--logprobs", 1)
     done = run(*chat, stdin=lines)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -275,6 +307,7 @@ def test_chat_from_a_pipe(run: Run, tiny_model: Path) -> None:
         ]
         second = generator.chat(messages, max_tokens=12, temperature=0)
     assert [one["text"] for one in answers[:2]] == [first.text, second.text]
+    assert [one["token"] for one in answers[0]["logprobs"]] == first.tokens
 
 
 def test_chat_prints_answers_only(run: Run, tiny_model: Path) -> None:

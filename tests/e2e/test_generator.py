@@ -404,6 +404,54 @@ def test_a_q8_0_cache_takes_about_half_and_is_estimated_exactly(
     assert sizes["q8_0"] == sizes["f16"] * 17 // 32
 
 
+def test_logprobs_of_chunks_and_completions(gen: sd.Generator, plain: sd.Generator) -> None:
+    """One entry per token, those of the raw logits, the same with drafting; None if not asked."""
+    fields = {"max_tokens": 40, "temperature": 0.7, "seed": 2, "repetition_penalty": 1.1}
+    whole = plain.generate(PROMPT, logprobs=2, **fields)
+    assert whole.logprobs is not None
+    assert [one.token for one in whole.logprobs] == whole.tokens
+    rows = plain.logits([*plain.tokenize(PROMPT), *whole.tokens])[-len(whole.tokens) - 1 : -1]
+    for row, one in zip(rows.astype(np.float64), whole.logprobs, strict=True):
+        expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert one.logprob == pytest.approx(expected[one.token], abs=1e-5)
+        assert one.top == [
+            (token, pytest.approx(expected[token], abs=1e-5)) for token, _ in one.top
+        ]
+        assert [token for token, _ in one.top] == np.argsort(-row, kind="stable")[:2].tolist()
+    chunks = list(gen.stream(PROMPT, logprobs=2, **fields))
+    assert all(len(chunk.logprobs or ()) == len(chunk.tokens) for chunk in chunks)
+    assert [one for chunk in chunks for one in chunk.logprobs or ()] == whole.logprobs
+    assert gen.generate(PROMPT, **fields).logprobs is None
+    assert all(chunk.logprobs is None for chunk in gen.stream(PROMPT, **fields))
+
+
+def test_a_stop_string_cuts_logprobs_with_the_tokens(gen: sd.Generator) -> None:
+    text = gen.generate(PROMPT, max_tokens=30, temperature=0).text
+    result = gen.generate(PROMPT, max_tokens=30, temperature=0, stop=text[5:8], logprobs=0)
+    assert result.finish_reason == "stop"
+    assert len(result.tokens) < 30
+    assert [one.token for one in result.logprobs or ()] == result.tokens
+
+
+def test_the_chain_reaches_the_engine(gen: sd.Generator) -> None:
+    """Each parameter has its effect; a bias for a token that does not exist is told of at once."""
+    free = gen.generate(PROMPT, max_tokens=40, temperature=0).tokens
+    for field in ("presence_penalty", "frequency_penalty"):
+        assert len(set(free)) < len(
+            set(gen.generate(PROMPT, max_tokens=40, temperature=0, **{field: 50.0}).tokens)
+        )
+    assert gen.generate(PROMPT, max_tokens=40, temperature=0, repetition_penalty=50).tokens != free
+    assert gen.generate(PROMPT, max_tokens=9, logit_bias={65: 1e5}).tokens == [65] * 9
+    banned = dict.fromkeys(set(free), -math.inf)
+    assert not set(free) & set(
+        gen.generate(PROMPT, max_tokens=40, temperature=0, logit_bias=banned).tokens
+    )
+    typical = [gen.generate(PROMPT, max_tokens=9, seed=1, typical_p=p).tokens for p in (1.0, 0.1)]
+    assert typical[0] != typical[1]
+    with pytest.raises(ValueError, match=r"logit_bias is given for token 300; .* ids 0 to 299"):
+        gen.stream(PROMPT, logit_bias={300: 1.0})
+
+
 def test_a_files_recommended_sampling_is_the_default(make_model: Callable[..., Path]) -> None:
     model = make_model(metadata={"general.sampling.temp": 0.0})
     with sd.Generator(model, draft=None, progress=False) as generator:

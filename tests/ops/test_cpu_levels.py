@@ -67,6 +67,22 @@ def digests(threads: int) -> dict[str, str]:
     weights, total = cpu.distribution(logits, temperature=0.8, top_k=200, top_p=0.9)
     draws = [cpu.draw(weights, seed, 3) for seed in range(50)]
     note("sampling", weights, np.array([total], np.uint64), np.array(draws))
+    chain = {"repetition_penalty": 1.3, "presence_penalty": 0.2, "logit_bias": {9: 1.5}}
+    typical, total = cpu.distribution(
+        logits,
+        temperature=1.4,
+        top_k=900,
+        typical_p=0.7,
+        top_p=0.9,
+        min_p=0.01,
+        prompt=[1, 2],
+        output=[2, 3, 3],
+        **chain,
+    )
+    note("chain", typical, np.array([total], np.uint64))
+    for size in (5000, 4999, 17):
+        own, best = cpu.log_probabilities(logits[:size], 11, 12)
+        note(f"log_probabilities {size}", np.array([own], np.float32), np.array(best))
     return found
 
 

@@ -47,10 +47,30 @@ FILTERS = {
     "top_p small": {"top_p": 0.01},
     "min_p": {"min_p": 0.1},
     "min_p 1": {"min_p": 1.0},
+    "typical": {"typical_p": 0.5},
+    "typical small": {"typical_p": 0.01},
+    "typical 0": {"typical_p": 0.0},
+    "typical, hot": {"typical_p": 0.9, "temperature": 2.0},
     "all": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    "all and typical": {
+        "temperature": 1.5,
+        "top_k": 60,
+        "typical_p": 0.8,
+        "top_p": 0.9,
+        "min_p": 0.3,
+    },
     "greedy": {"temperature": 0.0},
-    "greedy ignores filters": {"temperature": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.5},
+    "greedy ignores filters": {
+        "temperature": 0.0,
+        "top_k": 3,
+        "top_p": 0.5,
+        "min_p": 0.5,
+        "typical_p": 0.1,
+    },
 }
+
+
+SHORT = [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.9}, {"typical_p": 0.9}]
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -114,17 +134,17 @@ def test_many_ties_across_blocks(backend):
 
 def test_padding_never_has_probability(backend):
     logits = np.array([0.0, 1.0, 2.0, 99.0, 99.0])
-    for options in ({}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.9}):
+    for options in (*SHORT, {"top_k": 5}):
         assert check(backend, logits, vocab=3, **options).size == 3
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.9}])
+@pytest.mark.parametrize("options", SHORT)
 def test_nan_counts_as_impossible(backend, options):
     probabilities = check(backend, [NAN, 1.0, NAN, 2.0, -INF], **options)
     assert np.all(probabilities[[0, 2, 4]] == 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 2}, {"top_p": 0.9}])
+@pytest.mark.parametrize("options", SHORT)
 @pytest.mark.parametrize("value", [NAN, -INF])
 def test_nothing_left_gives_the_lowest_allowed_id(backend, options, value):
     logits = np.full(70, value)
@@ -139,7 +159,7 @@ def test_nothing_left_gives_the_lowest_allowed_id(backend, options, value):
 
 
 def test_infinite_logit_takes_everything(backend):
-    for options in ({}, {"temperature": 0.0}, {"top_p": 0.9}):
+    for options in SHORT:
         weights, total = backend.distribution(np.array([0.0, INF, 3.0, NAN]), **options)
         assert np.flatnonzero(weights).tolist() == [1]
         assert total == 2**44

@@ -103,6 +103,96 @@ def test_mask_words_beyond_the_first(backend):
     assert greedy(backend, logits, [69], [-1], mask=mask) == ([0], 40)
 
 
+def test_penalties_count_the_ancestors_of_each_row(backend):
+    """With a frequency penalty of 2 each row wants what its own path has made it want."""
+    logits = np.tile(np.array([0.0, 5.0, 4.0, 3.0, 2.5, 0.0], np.float32), (6, 1))
+    penalty = {"frequency_penalty": 2.0, "prompt": [1, 1], "output": []}
+    chain = [-1, 0, 1, 2, 3]
+    assert greedy(backend, logits, [1, 2, 1, 3, 4], chain, **penalty) == ([0, 1, 2, 3, 4], 2)
+    assert greedy(backend, logits, [1, 1, 2, 3, 4], chain, **penalty) == ([0], 2)
+    # The output before the proposal counts from the first row on.
+    said = {**penalty, "output": [1]}
+    assert greedy(backend, logits, [2, 1, 3, 4, 1], chain, **said) == ([0, 1, 2, 3], 2)
+    # A rejected elder sibling leaves no trace, nor does the walk before.
+    tree = [-1, -1, 0, 1, 3]
+    for _ in range(2):
+        verdict = greedy(backend, logits, [2, 1, 1, 2, 1], tree, **penalty)
+        assert verdict == ([1, 3, 4], 3)
+
+
+def test_repetition_penalty_and_bias_act_on_every_row(backend):
+    logits = peaked(1, 1, 1)
+    tokens, chain = [1, 1], [-1, 0]
+    assert greedy(backend, logits, tokens, chain) == ([0, 1], 1)
+    for row in range(3):
+        # A bias of 5.5 on token 2 wins over the peak, which the draft proposes.
+        biased = logits.copy()
+        biased[row, 2] = 0.5
+        verdict = greedy(backend, biased, tokens, chain, logit_bias={2: 5.0})
+        assert verdict == (list(range(row)), 2)
+    # Token 1 is new to the text for the first row only.
+    logits[:, 2] = 4.0
+    assert greedy(backend, logits, tokens, chain, repetition_penalty=1.3) == ([0], 2)
+    assert greedy(backend, logits, tokens, chain, repetition_penalty=1.3, prompt=[1]) == ([], 2)
+
+
+@pytest.mark.parametrize("chain", [{"typical_p": 0.3}, {"presence_penalty": 1.5}, {"min_p": 0.3}])
+def test_coupled_walks_of_the_whole_chain_follow_serial_draws(backend, chain):
+    """The path is what drawing token by token gives, each with the text before it."""
+    rng = np.random.default_rng(8)
+    logits = rng.normal(0, 2, (5, 40)).astype(np.float32)
+    accepted = 0
+    for seed in range(100):
+        drawn = []
+        for depth, row in enumerate(logits):
+            weights, _ = backend.distribution(row, prompt=[1, 2], output=[3, *drawn], **chain)
+            drawn.append(backend.draw(weights, seed, 10 + depth))
+        wrong_at = int(rng.integers(5))
+        tokens = [t if i != wrong_at else (t + 1) % 40 for i, t in enumerate(drawn[:4])]
+        text = {"prompt": [1, 2], "output": [3], "seed": seed, "position": 10}
+        path, following = backend.verify(
+            logits, tokens, [-1, 0, 1, 2], [-1] * 4, rule="coupled", **text, **chain
+        )
+        assert path == list(range(min(wrong_at, 4)))
+        assert following == drawn[len(path)]
+        accepted += len(path)
+    assert accepted > 100
+
+
+@pytest.mark.parametrize(
+    "removal",
+    [{"typical_p": 0.1}, {"logit_bias": {3: -np.inf}}, {"min_p": 0.3}, {"logit_bias": {3: -100.0}}],
+)
+def test_what_the_chain_removes_is_never_accepted(backend, removal):
+    """R3: whatever the coin, and also where nothing else is left."""
+    logits = np.tile(np.array([3.0, 3.0, 3.0, -1.0], np.float32), (2, 1))
+    for seed in SEEDS:
+        for rows, draft in ([[-1], None], [[0], np.eye(4, dtype=np.float32)[[3]]]):
+            path, following = backend.verify(
+                logits, [3], [-1], rows, draft, rule="rejection", seed=seed, **removal
+            )
+            assert path == []
+            assert 0 <= following < 3
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_bias_that_removes_everything_gives_a_token(backend, rule, temperature):
+    """R3: the id is inside the vocabulary."""
+    for seed in range(20):
+        path, following = backend.verify(
+            np.zeros((2, 4)),
+            [3],
+            [-1],
+            [-1],
+            rule=rule,
+            temperature=temperature,
+            seed=seed,
+            logit_bias=dict.fromkeys(range(4), -np.inf),
+        )
+        assert (path, following) == ([], 0)
+
+
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_padding_ids_never_come_out(backend, rule, temperature):
@@ -253,6 +343,7 @@ def test_every_backend_gives_the_same_verdicts():
         logits = rng.normal(0, 2, (8, vocab + 3)).astype(np.float32)
         draft = rng.random((3, vocab)).astype(np.float32)
         tokens = rng.integers(0, min(vocab, 8), 7)
+        chain = {} if seed % 2 else {"typical_p": 0.9, "frequency_penalty": 0.3, "output": [0, 1]}
         for rule in ("coupled", "rejection"):
             verdicts = [
                 backend.verify(
@@ -265,6 +356,7 @@ def test_every_backend_gives_the_same_verdicts():
                     seed=seed,
                     vocab=vocab,
                     top_p=0.95,
+                    **chain,
                 )
                 for backend in (ref, cpu)
             ]

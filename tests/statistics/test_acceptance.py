@@ -57,6 +57,8 @@ DISJOINT = np.tile(np.array([0.0, 0.0, 0.5, 0.3, 0.2], np.float32), (5, 1))
 
 TREE = (-1, -1, 0, 0, 1, 2)
 FILTERS = {"temperature": 0.7, "top_k": 4, "top_p": 0.9, "min_p": 0.08}
+# Typical-p drops the likeliest token after token 1; the bias makes token 4 likely everywhere.
+CHAIN = {"temperature": 1.2, "typical_p": 0.7, "min_p": 0.2, "logit_bias": {4: 1.0, 1: -0.5}}
 
 
 def task(name, parents, sampled, **options) -> ToyTask:
@@ -82,6 +84,7 @@ TASKS = {
         task("all tokens as siblings", (-1,) * 5, (True,) * 5),
         task("tree, sampled", TREE, (True,) * 6, length=2),
         task("tree, filters", TREE, (True,) * 6, length=2, filters=FILTERS),
+        task("tree, whole chain", TREE, (True,) * 6, length=2, filters=CHAIN),
         task("tree, mixed", TREE, (True, False, False, True, True, True), length=3),
         task("equal", (-1, 0), (True, True), length=2, draft=np.exp(TARGET)),
         task("removed tokens", (-1, -1, 0), (True,) * 3, draft=DISJOINT, filters={"top_k": 2}),

@@ -21,6 +21,8 @@ class Run:
     sources: list[str]
     finish_reason: str
     stats: dict[str, Any]
+    # One per token, if asked for: (log-probability, [(id, log-probability) of the likeliest])
+    logprobs: list[tuple[float, list[tuple[int, float]]]]
 
 
 def load(path: Path, device: str = "cpu", threads: int = 2) -> _core.Model:
@@ -48,14 +50,16 @@ def finish(generator: _core.Generator) -> Run:
     """Steps a begun request to its end."""
     tokens: list[int] = []
     sources: list[str] = []
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = []
     while True:
         result = generator.step()
         tokens += result.tokens
+        logprobs += result.logprobs
         sources += [
             result.source if i < result.drafted else "target" for i in range(len(result.tokens))
         ]
         if result.finish_reason is not None:
-            return Run(tokens, sources, result.finish_reason, generator.stats())
+            return Run(tokens, sources, result.finish_reason, generator.stats(), logprobs)
 
 
 def run(

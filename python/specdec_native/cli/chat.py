@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -158,7 +158,11 @@ class _Conversation:
         self._messages.append({"role": "assistant", "content": text})
         if self._as_json:
             reason = stream.finish_reason or "cancelled"
-            shown = {"text": text, "finish_reason": reason, "stats": stats_dict(stream.stats)}
+            shown: dict[str, Any] = {
+                "text": text,
+                "finish_reason": reason,
+                "stats": stats_dict(stream.stats),
+            }
             if self._params.logprobs is not None:
                 shown["logprobs"] = logprobs_json(logprobs)
             print_json(shown)
