@@ -11,6 +11,7 @@
 #include "engine/generator.h"
 #include "model/tensor_plan.h"
 #include "spec/drafters/draft_model.h"
+#include "spec/drafters/layer_skip.h"
 #include "spec/drafters/ngram.h"
 #include "spec/vocabulary_check.h"
 
@@ -93,6 +94,16 @@ void bind_drafters(py::module_& m) {
                                                         parse_kv_type(kv_type), max_draft);
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"));
+  py::class_<LayerSkipDrafter, Drafter, std::shared_ptr<LayerSkipDrafter>>(m, "LayerSkipDrafter")
+      .def(py::init([](std::shared_ptr<Model> target, std::vector<std::int32_t> layers,
+                       std::int32_t max_draft) {
+             return std::make_shared<LayerSkipDrafter>(std::move(target), std::move(layers),
+                                                       max_draft);
+           }),
+           py::arg("target"), py::arg("layers"), py::arg("max_draft"))
+      .def_property_readonly("layers", &LayerSkipDrafter::layers);
+  m.def("spread_layers", &spread_layers, py::arg("count"), py::arg("total"),
+        "`count` of `total` layers: the first, the last, and between them at equal distances.");
   m.def(
       "check_model",
       [](const GgufHandle& handle) { check_tensors(read_config(*handle.file), *handle.file); },

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/testing_support.h"
+#include "engine/generator.h"
 #include "engine/mask_source.h"
 #include "spec/drafter.h"
 
@@ -83,9 +84,26 @@ class ScriptedDrafter final : public Drafter {
   bool tree_;
 };
 
+py::bytes cache_bytes(const Generator& generator) {
+  const KvCache& cache = generator.session().state().cache();
+  const KvCacheView& view = cache.view();
+  std::string out;
+  for (const std::byte* side : {view.keys, view.values}) {
+    for (std::int32_t layer = 0; layer < view.layers; ++layer) {
+      for (std::int32_t head = 0; head < view.kv_heads; ++head) {
+        out.append(reinterpret_cast<const char*>(side) + view.head_offset(layer, head),
+                   static_cast<std::size_t>(cache.length()) * view.row_bytes());
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_testing_engine(py::module_& m) {
+  m.def("cache_bytes", &cache_bytes, py::arg("generator"),
+        "The committed rows of the target's cache as stored: keys, then values.");
   py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask")
       .def(py::init<std::int32_t>(), py::arg("width"));
   py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")

@@ -83,7 +83,7 @@ StepResult DecodeLoop::prefill_step() {
 
 DraftContext DecodeLoop::draft_context() const {
   const TokenCounts* counts = params_.draw.penalties.active() ? &counts_ : nullptr;
-  return DraftContext{session_.tokens(), params_.draw, &cancel_, counts};
+  return DraftContext{session_.tokens(), params_.draw, &cancel_, counts, &session_.state()};
 }
 
 // Asks the drafters in order. Drafts past the limit of the text are not asked for.

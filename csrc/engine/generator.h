@@ -37,6 +37,7 @@ class Generator {
   void logits(std::span<const TokenId> tokens, std::int32_t first, float* host_out);
 
   const Model& model() const { return session_.model(); }
+  const Session& session() const { return session_; }
   std::int32_t n_ctx() const { return session_.n_ctx(); }
   MemoryUse memory() const;
 

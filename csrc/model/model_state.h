@@ -33,9 +33,9 @@ class ModelState {
 
   // One pass over `tokens` behind the cached rows; see forward() in transformer.h.
   bool run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
-           LogitRows logit_rows, const CancelFlag* cancel) {
+           LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options = {}) {
     const PassInput input{&cache_, tokens, parents};
-    return forward(*model_, activations_, {&input, 1}, logit_rows, cancel);
+    return forward(*model_, activations_, {&input, 1}, logit_rows, cancel, options);
   }
 
   // Logits of the i-th row that had them in the last pass, [V], backend memory.

@@ -54,6 +54,16 @@ PassPlan plan_pass(const Model& model, std::span<const PassInput> inputs) {
   return plan;
 }
 
+std::vector<std::int32_t> layers_to_run(const Model& model, std::span<const std::int32_t> chosen) {
+  std::vector<std::int32_t> layers(chosen.begin(), chosen.end());
+  for (std::int32_t i = 0; chosen.empty() && i < model.config().layers; ++i) layers.push_back(i);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    SPECDEC_CHECK(layers[i] > (i == 0 ? -1 : layers[i - 1]) && layers[i] < model.config().layers,
+                  "layer ", layers[i], " of ", model.config().layers, " at index ", i);
+  }
+  return layers;
+}
+
 // hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))
 void run_layer(const Model& model, Activations& act, const Pass& pass, std::int32_t index) {
   const Backend& backend = model.backend();
@@ -129,7 +139,7 @@ std::size_t Activations::bytes() const {
 }
 
 bool forward(const Model& model, Activations& act, std::span<const PassInput> inputs,
-             LogitRows logit_rows, const CancelFlag* cancel) {
+             LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options) {
   PassPlan plan = plan_pass(model, inputs);
   Pass& pass = plan.pass;
   SPECDEC_CHECK(logit_rows.count >= 0 && logit_rows.count <= pass.rows, logit_rows.count,
@@ -143,7 +153,7 @@ bool forward(const Model& model, Activations& act, std::span<const PassInput> in
   pass.rope_cos_sin = act.rope->f32();
 
   model.backend().embed_rows(act.workspace(), pass, model.token_embedding(), act.hidden->f32());
-  for (std::int32_t layer = 0; layer < model.config().layers; ++layer) {
+  for (const std::int32_t layer : layers_to_run(model, options.layers)) {
     if (cancel != nullptr && cancel->is_set()) return false;
     run_layer(model, act, pass, layer);
   }

@@ -25,6 +25,13 @@ struct LogitRows {
   std::int32_t count = 0;
 };
 
+// What a pass does other than running all layers.
+struct PassOptions {
+  // Layers to run, ascending; empty = all. A layer that is left out writes no rows to the cache:
+  // only a pass over the same layers may follow before the cache is cut back.
+  std::span<const std::int32_t> layers;
+};
+
 // The activations of a pass, reused from pass to pass; grow-only.
 class Activations {
  public:
@@ -54,6 +61,6 @@ class Activations {
 // lengthens the caches; leaves logits [logit_rows.count, V] in activations.logits.
 // Returns false, with the caches' lengths unchanged, if `cancel` was set between two layers.
 bool forward(const Model& model, Activations& activations, std::span<const PassInput> inputs,
-             LogitRows logit_rows, const CancelFlag* cancel);
+             LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options = {});
 
 }  // namespace specdec

@@ -10,6 +10,8 @@
 #include "backend/backend.h"
 #include "core/cancel.h"
 #include "core/dtype.h"
+#include "core/error.h"
+#include "model/model_state.h"
 #include "spec/proposal.h"
 
 namespace specdec {
@@ -22,10 +24,23 @@ struct DraftContext {
   DrawParams draw;                  // the sampling chain, rule and seed of the request
   const CancelFlag* cancel = nullptr;
   const TokenCounts* counts = nullptr;  // of `tokens`; null where draw.penalties is off
+  // The target's own state, with rows for all tokens but the pending one. A drafter may append rows
+  // to its cache, of whichever layers, and must cut it back to the old length before it returns:
+  // rows past the committed length are provisional, and the verify pass overwrites those that it
+  // reads, in every layer.
+  ModelState* target = nullptr;
 };
 
 // An upper bound on every max_draft: what a verify pass is made for.
 inline constexpr std::int32_t kMaxDraft = 64;
+
+// The argument; throws InvalidArgument unless it is in [1, kMaxDraft].
+inline std::int32_t checked_max_draft(std::int32_t max_draft) {
+  if (max_draft < 1 || max_draft > kMaxDraft) {
+    throw InvalidArgument(str("max_draft is ", max_draft, "; it must be 1 to ", kMaxDraft));
+  }
+  return max_draft;
+}
 
 class Drafter {
  public:

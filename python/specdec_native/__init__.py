@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from specdec_native import _core
-from specdec_native.drafters import DraftModel, NgramDraft
+from specdec_native.drafters import DraftModel, LayerSkipDraft, NgramDraft
 from specdec_native.errors import (
     BackendUnavailableError,
     BusyError,
@@ -49,6 +49,7 @@ __all__ = [
     "GgufError",
     "IncompatibleModelsError",
     "InternalError",
+    "LayerSkipDraft",
     "NgramDraft",
     "OutOfMemoryError",
     "OutputError",

@@ -15,6 +15,7 @@ __all__: list[str] = [
     "Generator",
     "GgufFile",
     "GgufTensor",
+    "LayerSkipDrafter",
     "MachineProbe",
     "MaskSource",
     "Model",
@@ -32,6 +33,7 @@ __all__: list[str] = [
     "cpu_info",
     "make_backend",
     "quantize_file",
+    "spread_layers",
     "testing",
 ]
 
@@ -225,6 +227,16 @@ class DraftModelDrafter(Drafter):
         kv_type: str,
         max_draft: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class LayerSkipDrafter(Drafter):
+    def __init__(
+        self,
+        target: Model,
+        layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        max_draft: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    @property
+    def layers(self) -> list[int]: ...
 
 class MaskSource:
     """
@@ -457,6 +469,14 @@ def quantize_file(
 ) -> QuantizeResult:
     """
     Writes in_path with its weights in another type; paths as bytes (os.fsencode).
+    """
+
+def spread_layers(
+    count: typing.SupportsInt | typing.SupportsIndex,
+    total: typing.SupportsInt | typing.SupportsIndex,
+) -> list[int]:
+    """
+    `count` of `total` layers: the first, the last, and between them at equal distances.
     """
 
 __version__: str  # = '0.1.0'

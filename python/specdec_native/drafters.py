@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
 
-__all__ = ["DraftModel", "Drafter", "NgramDraft"]
+__all__ = ["DraftModel", "Drafter", "LayerSkipDraft", "NgramDraft"]
 
 _MAX_DRAFT = 64  # kMaxDraft in csrc/spec/drafter.h
 
@@ -66,7 +67,40 @@ class DraftModel:
             _check_whole("n_ctx", self.n_ctx, 2, 2**24)
 
 
-Drafter = NgramDraft | DraftModel
+@dataclass(frozen=True)
+class LayerSkipDraft:
+    """Drafting with some of the target's own layers (arXiv 2309.08168), on the target's own cache.
+
+    Costs no memory. The rows that a draft writes to the cache are provisional: the pass that
+    verifies it overwrites them in every layer.
+
+    Attributes:
+        layers: How many of the target's layers run: the first, the last, and between them at
+            equal distances. Or the indices of those that run, ascending from 0.
+        max_draft: Most tokens proposed in a round, 1 to 64.
+    """
+
+    layers: int | Sequence[int]
+    max_draft: int = 4
+
+    def __post_init__(self) -> None:
+        """Checks the numbers; whether the target has such layers is checked at load.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        if not isinstance(self.layers, Sequence):
+            _check_whole("layers", self.layers, 1, 2**16)
+            return
+        if isinstance(self.layers, str) or not self.layers:
+            raise ValueError(f"layers is {self.layers!r}; give a number, or a list of layers")
+        for layer in self.layers:
+            _check_whole("a layer", layer, 0, 2**16)
+        object.__setattr__(self, "layers", tuple(self.layers))
+
+
+Drafter = NgramDraft | DraftModel | LayerSkipDraft
 
 
 def parse_draft(
@@ -80,13 +114,20 @@ def parse_draft(
     """
     if draft is None:
         return []
-    if isinstance(draft, (NgramDraft, DraftModel)):
+    if isinstance(draft, Drafter):
         return [draft]
     if isinstance(draft, (str, os.PathLike)):
         return [_parse_name(os.fspath(draft))]
     if isinstance(draft, Sequence):
         return [one for item in draft for one in parse_draft(item)]
     raise TypeError(f"draft is {draft!r}; give None, a name, a path, a drafter or a list of these")
+
+
+def drafter_label(drafter: Drafter) -> str:
+    """What a drafter is called in a table: a model's file, or the kind."""
+    if isinstance(drafter, DraftModel):
+        return Path(drafter.path).name
+    return "layerskip" if isinstance(drafter, LayerSkipDraft) else "ngram"
 
 
 def _check_whole(name: str, value: object, low: int, high: int) -> None:
@@ -97,9 +138,24 @@ def _check_whole(name: str, value: object, low: int, high: int) -> None:
 def _parse_name(name: str) -> Drafter:
     if name in ("auto", "ngram"):
         return NgramDraft()
+    kind, _, rest = name.partition(":")
+    if kind == "layerskip":
+        return _parse_layer_skip(rest)
     if name.endswith(".gguf") or os.sep in name or "/" in name or name in KNOWN_MODELS:
         return DraftModel(name)
     raise ValueError(
-        f"draft is {name!r}; known are 'auto', 'ngram', and a path to a GGUF file (with a "
-        "separator or ending in .gguf)"
+        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', and a path to a GGUF file "
+        "(with a separator or ending in .gguf)"
     )
+
+
+def _parse_layer_skip(text: str) -> LayerSkipDraft:
+    """``N`` layers, or a list with a comma: ``0,1,5`` or ``3,``."""
+    parts = [part.strip() for part in text.removesuffix(",").split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(
+            f"draft is 'layerskip:{text}'; give how many of the target's layers run, as in "
+            "layerskip:10, or which, as in layerskip:0,1,2,5"
+        )
+    numbers = [int(part) for part in parts]
+    return LayerSkipDraft(numbers if "," in text else numbers[0])

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from specdec_native import _core
 from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
-from specdec_native.drafters import Drafter, NgramDraft, parse_draft
+from specdec_native.drafter_building import build_drafter
+from specdec_native.drafters import Drafter, parse_draft
 from specdec_native.errors import BackendUnavailableError, BusyError, ContextFullError
 from specdec_native.models import resolve_model
 from specdec_native.progress import Progress, ProgressOption, open_progress
@@ -65,8 +66,8 @@ class Generator:
 
         Args:
             model: Path of a GGUF file, or a name known to ``specdec pull``.
-            draft: None (plain decoding), ``"auto"`` (lookup), ``"ngram"``, a path to a GGUF draft
-                model, a drafter object, or a list of these, asked in order.
+            draft: None (plain decoding), ``"auto"`` (lookup), ``"ngram"``, ``"layerskip:N"``, a
+                path to a GGUF draft model, a drafter object, or a list of these, asked in order.
             n_ctx: Positions of the context; None: the trained length, at most 8192.
             device: ``"auto"`` or ``"cpu"``; ``"ref"`` is the slow reference in double precision.
             threads: Threads that compute; None: one per physical core.
@@ -105,12 +106,13 @@ class Generator:
     def _build_drafter(
         self, drafter: Drafter, target: _core.Model, kv_type: str, shown: Progress
     ) -> _core.Drafter:
-        if isinstance(drafter, NgramDraft):
-            return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
-        model = self._load_model(drafter.path, "draft", shown)
-        _core.check_same_vocabulary(target.file, model.file)
-        n_ctx = min(drafter.n_ctx or self._n_ctx, self._n_ctx, model.trained_context)
-        return _core.DraftModelDrafter(model, n_ctx, kv_type, drafter.max_draft)
+        return build_drafter(
+            drafter,
+            target,
+            n_ctx=self._n_ctx,
+            kv_type=kv_type,
+            load=lambda path: self._load_model(path, "draft", shown),
+        )
 
     # --- Generating ------------------------------------------------------------------------------
 

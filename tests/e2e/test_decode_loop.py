@@ -182,6 +182,7 @@ def test_proposals_do_not_depend_on_the_history_of_rounds(
     makers: list[Callable[[], _core.Drafter]] = [
         lambda: _core.DraftModelDrafter(draft, 512, "f16", 4),
         lambda: _core.NgramDrafter(4, 1, 3),
+        lambda: _core.LayerSkipDrafter(target, [0, 3], 4),
     ]
     for make in makers:
         used = make()

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/model_state.h"
+#include "spec/chain_sampler.h"
 #include "spec/drafter.h"
 
 namespace specdec {
@@ -31,19 +32,13 @@ class DraftModelDrafter final : public Drafter {
 
  private:
   bool run(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
-  float* weight_row(std::int32_t i, std::int32_t vocab);
-  const float* adjusted_logits(const DrawParams& draw);
-  void draw_token(const DraftContext& context, Proposal& proposal);
 
   std::string name_ = "draft";
   ModelState state_;
   std::int32_t max_draft_;
+  ChainSampler sampler_;
   std::vector<TokenId>
       cached_;  // the tokens of the cache rows; a prefix of the text between rounds
-  std::vector<std::unique_ptr<Buffer>>
-      weights_;                       // [max_draft][vocab]: what each token was drawn from
-  TokenCounts counts_;                // of the text and the chain drafted so far
-  std::unique_ptr<Buffer> adjusted_;  // [vocab] logits with penalties and bias
 };
 
 }  // namespace specdec

@@ -19,10 +19,7 @@ std::uint64_t hash_tokens(std::span<const TokenId> tokens) {
 }  // namespace
 
 NgramDrafter::NgramDrafter(std::int32_t max_draft, std::int32_t min_ngram, std::int32_t max_ngram)
-    : max_draft_(max_draft), min_ngram_(min_ngram), max_ngram_(max_ngram) {
-  if (max_draft < 1 || max_draft > kMaxDraft) {
-    throw InvalidArgument(str("max_draft is ", max_draft, "; it must be 1 to ", kMaxDraft));
-  }
+    : max_draft_(checked_max_draft(max_draft)), min_ngram_(min_ngram), max_ngram_(max_ngram) {
   if (min_ngram < 1 || max_ngram < min_ngram || max_ngram > 64) {
     throw InvalidArgument(str("min_ngram ", min_ngram, " and max_ngram ", max_ngram,
                               " must satisfy 1 <= min_ngram <= max_ngram <= 64"));

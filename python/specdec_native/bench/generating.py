@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from specdec_native.bench.prompts import BUILT_IN, Prompt
 from specdec_native.bench.samples import load_average, median, ratio
 from specdec_native.chat import ChatTemplate, encode_chat
-from specdec_native.drafters import Drafter, DraftModel, parse_draft
+from specdec_native.drafters import Drafter, drafter_label, parse_draft
 from specdec_native.errors import Error, TemplateError
 from specdec_native.generator import Generator
 from specdec_native.progress import ProgressOption, open_progress
@@ -89,7 +88,7 @@ def _names(drafters: Sequence[Drafter]) -> list[str]:
     """A name for each, also where two are alike."""
     names: list[str] = []
     for one in drafters:
-        name = Path(one.path).name if isinstance(one, DraftModel) else "ngram"
+        name = drafter_label(one)
         count = sum(known.split(" #")[0] == name for known in names)
         names.append(f"{name} #{count + 1}" if count else name)
     return names

@@ -1,0 +1,36 @@
+// Draws the tokens of a drafted chain with the request's whole sampling chain but for a grammar's
+// mask, each with the prefix that it would have, and keeps the distributions they were drawn from:
+// what drafters with logits of their own share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+#include "spec/drafter.h"
+
+namespace specdec {
+
+class ChainSampler {
+ public:
+  // Appends the next token to the chain `proposal`, drawn from logits [>= vocab] in backend memory.
+  // Under `coupled` with the target's own noise, so that both often draw the same token; under
+  // `rejection` with noise of its own, and with the distribution for the acceptance rule.
+  void draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
+            const float* logits, Proposal& proposal);
+
+  std::size_t bytes() const;
+
+ private:
+  const float* adjusted(const DrawParams& draw, const Backend& backend, Workspace& workspace,
+                        const float* logits);
+
+  std::vector<std::unique_ptr<Buffer>>
+      weights_;  // [longest chain so far][vocab]: what each token was drawn from
+  TokenCounts counts_;                // of the text and the chain drafted so far
+  std::unique_ptr<Buffer> adjusted_;  // [vocab] logits with penalties and bias
+};
+
+}  // namespace specdec

@@ -1,0 +1,62 @@
+"""From the descriptions in `drafters` to the engine's objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from specdec_native import _core
+from specdec_native.drafters import Drafter, DraftModel, LayerSkipDraft, NgramDraft
+
+__all__ = ["build_drafter"]
+
+
+def build_drafter(
+    drafter: Drafter,
+    target: _core.Model,
+    *,
+    n_ctx: int,
+    kv_type: str,
+    load: Callable[[str | os.PathLike[str]], _core.Model],
+) -> _core.Drafter:
+    """Loads what a drafter needs and checks that it fits the target.
+
+    Args:
+        drafter: What to build.
+        target: The model it drafts for.
+        n_ctx: Positions of the target's context.
+        kv_type: Type of the caches.
+        load: Loads a draft model from a path or a known name.
+
+    Returns:
+        The engine's drafter.
+
+    Raises:
+        GgufError: A file is damaged or not supported.
+        IncompatibleModelsError: It does not fit the target.
+        ValueError: The target has no such layers.
+    """
+    if isinstance(drafter, NgramDraft):
+        return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
+    if isinstance(drafter, LayerSkipDraft):
+        return _core.LayerSkipDrafter(target, _layers(drafter, target), drafter.max_draft)
+    return _build_draft_model(drafter, target, n_ctx, kv_type, load)
+
+
+def _layers(drafter: LayerSkipDraft, target: _core.Model) -> list[int]:
+    if isinstance(drafter.layers, int):
+        return _core.spread_layers(drafter.layers, target.layers)
+    return list(drafter.layers)
+
+
+def _build_draft_model(
+    drafter: DraftModel,
+    target: _core.Model,
+    n_ctx: int,
+    kv_type: str,
+    load: Callable[[str | os.PathLike[str]], _core.Model],
+) -> _core.Drafter:
+    model = load(drafter.path)
+    _core.check_same_vocabulary(target.file, model.file)
+    positions = min(drafter.n_ctx or n_ctx, n_ctx, model.trained_context)
+    return _core.DraftModelDrafter(model, positions, kv_type, drafter.max_draft)
