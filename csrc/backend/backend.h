@@ -189,6 +189,12 @@ struct Verdict {
   TokenId next = 0;                // the recovered token, or the bonus token after full acceptance
 };
 
+// A token and its probability.
+struct TokenProb {
+  TokenId id = 0;
+  double prob = 0.0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -234,6 +240,15 @@ class Backend {
   // x += y. [count]
   virtual void add(Workspace& ws, std::int64_t count, float* x, const float* y) const = 0;
 
+  // out[i * out_stride + k] = x[i * x_stride + k]. x [M, x_stride], out [M, out_stride], k in [0,
+  // K)
+  virtual void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                         std::int64_t x_stride, float* out, std::int64_t out_stride) const = 0;
+
+  // x[i, k] += silu(y[i, k] + bias[k]). x, y [M, K], bias [K]
+  virtual void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                        const float* y, const float* bias) const = 0;
+
   // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending.
   // [count] host
   virtual void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
@@ -260,6 +275,11 @@ class Backend {
   // <= vocab likeliest tokens, ties to the lowest id. top [count] host
   virtual float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab,
                                   TokenId token, std::int32_t count, TokenLogprob* top) const = 0;
+
+  // The `count` likeliest tokens of `dist`, weight [vocab]: likeliest first, ties by the lower id;
+  // fewer where fewer have a mass.
+  virtual std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist,
+                                            std::int32_t vocab, std::int32_t count) const = 0;
 
   // The fused verify-and-accept step; see verify.h for the walk that host backends share.
   virtual Verdict verify(Workspace& ws, const VerifyInput& input) const = 0;

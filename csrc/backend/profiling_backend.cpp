@@ -190,6 +190,18 @@ void ProfilingBackend::add(Workspace& ws, std::int64_t count, float* x, const fl
   measured("add", nothing, [&] { inner_->add(ws, count, x, y); });
 }
 
+void ProfilingBackend::copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols,
+                                 const float* x, std::int64_t x_stride, float* out,
+                                 std::int64_t out_stride) const {
+  measured("copy_rows", nothing,
+           [&] { inner_->copy_rows(ws, rows, cols, x, x_stride, out, out_stride); });
+}
+
+void ProfilingBackend::add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                                const float* y, const float* bias) const {
+  measured("add_silu", nothing, [&] { inner_->add_silu(ws, rows, cols, x, y, bias); });
+}
+
 void ProfilingBackend::keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                                  const std::int32_t* rows, std::int32_t count) const {
   measured("keep_rows", nothing, [&] { inner_->keep_rows(ws, cache, base, rows, count); });
@@ -226,6 +238,13 @@ float ProfilingBackend::log_probabilities(Workspace& ws, const float* logits, st
   measured("logprobs", nothing,
            [&] { logprob = inner_->log_probabilities(ws, logits, vocab, token, count, top); });
   return logprob;
+}
+
+std::vector<TokenProb> ProfilingBackend::top_tokens(Workspace& ws, const DistributionView& dist,
+                                                    std::int32_t vocab, std::int32_t count) const {
+  std::vector<TokenProb> top;
+  measured("top_tokens", nothing, [&] { top = inner_->top_tokens(ws, dist, vocab, count); });
+  return top;
 }
 
 Verdict ProfilingBackend::verify(Workspace& ws, const VerifyInput& input) const {

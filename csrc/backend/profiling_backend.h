@@ -58,6 +58,10 @@ class ProfilingBackend final : public Backend {
   void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
                  float* out) const override;
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
+  void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                 std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
+  void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
+                const float* bias) const override;
   void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                  const std::int32_t* rows, std::int32_t count) const override;
   void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
@@ -69,6 +73,8 @@ class ProfilingBackend final : public Backend {
                std::uint64_t position, RngPurpose purpose) const override;
   float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
                           std::int32_t count, TokenLogprob* top) const override;
+  std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
+                                    std::int32_t count) const override;
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
 
  private:

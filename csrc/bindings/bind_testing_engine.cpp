@@ -84,6 +84,65 @@ class ScriptedDrafter final : public Drafter {
   bool tree_;
 };
 
+// Keeps the hidden rows it is handed, and proposes small trees of right and wrong tokens of a text
+// that it is told.
+class HiddenRecorder final : public Drafter {
+ public:
+  HiddenRecorder(std::vector<std::int32_t> layers, std::vector<TokenId> text)
+      : layers_(std::move(layers)), text_(std::move(text)) {}
+
+  const std::string& name() const override { return name_; }
+  std::int32_t max_draft() const override { return 4; }
+  std::vector<std::int32_t> hidden_layers() const override { return layers_; }
+  std::int32_t hidden_rows_held(std::span<const TokenId>) const override { return held_; }
+
+  void take_hidden(const DraftContext& context, const HiddenRows& hidden) override {
+    const Backend& backend = context.target->backend();
+    Workspace& ws = context.target->workspace();
+    const auto count = layers_.size() * static_cast<std::size_t>(hidden.width);
+    const auto row = backend.allocate(count * sizeof(float));
+    for (std::int32_t i = 0; i < hidden.size(); ++i) {
+      hidden.copy(backend, ws, i, layers_, row->f32());
+      positions_.push_back(hidden.first_position + i);
+      values_.resize(values_.size() + count);
+      backend.download(ws, values_.data() + values_.size() - count, row->data(),
+                       count * sizeof(float));
+    }
+  }
+
+  // Below the pending token: a wrong one, the right one with a wrong and the right child.
+  Proposal propose(const DraftContext& context, std::int32_t budget) override {
+    Proposal proposal;
+    proposal.source = name_;
+    const std::size_t next = context.tokens.size();
+    if (budget < 4 || next + 1 >= text_.size()) return proposal;
+    const auto wrong = [&](TokenId token) { return (token + 1) % context.draw.vocab; };
+    proposal.tokens = {wrong(text_[next]), text_[next], wrong(text_[next + 1]), text_[next + 1]};
+    proposal.parents = {-1, -1, 1, 1};
+    proposal.prob_rows.assign(4, -1);
+    return proposal;
+  }
+
+  const std::vector<std::int32_t>& positions() const { return positions_; }
+  // [positions, layers * E]
+  Array<float> values() const {
+    const auto rows = static_cast<py::ssize_t>(positions_.size());
+    const auto size = static_cast<py::ssize_t>(values_.size());
+    Array<float> out({rows, rows == 0 ? 0 : size / rows});
+    std::copy(values_.begin(), values_.end(), out.mutable_data());
+    return out;
+  }
+  void set_held(std::int32_t held) { held_ = held; }
+
+ private:
+  std::string name_ = "recorder";
+  std::vector<std::int32_t> layers_;
+  std::vector<TokenId> text_;
+  std::vector<std::int32_t> positions_;
+  std::vector<float> values_;
+  std::int32_t held_ = 0;
+};
+
 py::bytes cache_bytes(const Generator& generator) {
   const KvCache& cache = generator.session().state().cache();
   const KvCacheView& view = cache.view();
@@ -104,6 +163,12 @@ py::bytes cache_bytes(const Generator& generator) {
 void bind_testing_engine(py::module_& m) {
   m.def("cache_bytes", &cache_bytes, py::arg("generator"),
         "The committed rows of the target's cache as stored: keys, then values.");
+  py::class_<HiddenRecorder, Drafter, std::shared_ptr<HiddenRecorder>>(m, "HiddenRecorder")
+      .def(py::init<std::vector<std::int32_t>, std::vector<TokenId>>(), py::arg("layers"),
+           py::arg("text"))
+      .def_property_readonly("positions", &HiddenRecorder::positions)
+      .def("values", &HiddenRecorder::values)
+      .def("set_held", &HiddenRecorder::set_held, py::arg("held"));
   py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask")
       .def(py::init<std::int32_t>(), py::arg("width"));
   py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")

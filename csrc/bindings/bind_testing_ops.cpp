@@ -284,6 +284,32 @@ Array<float> add(const OpBackend& op, const Array<float>& x, const Array<float>&
   return sum.numpy({x.shape(0)});
 }
 
+// x [M, X], out [M, Y]: columns [x_first, x_first + cols) of x to [out_first, ...) of a copy of out
+Array<float> copy_rows(const OpBackend& op, const Array<float>& x, std::int32_t x_first,
+                       const Array<float>& out, std::int32_t out_first, std::int32_t cols) {
+  check_shape("x", x, {-1, -1});
+  check_shape("out", out, {x.shape(0), -1});
+  if (x_first < 0 || out_first < 0 || cols < 0 || cols > dim(x, 1) - x_first ||
+      cols > dim(out, 1) - out_first) {
+    throw InvalidArgument(str(cols, " columns from ", x_first, " of ", x.shape(1), " to ",
+                              out_first, " of ", out.shape(1)));
+  }
+  const Floats in(op, x), result(op, out);
+  op.ops().copy_rows(op.ws(), dim(x, 0), cols, in.data() + x_first, x.shape(1),
+                     result.data() + out_first, out.shape(1));
+  return result.numpy({out.shape(0), out.shape(1)});
+}
+
+Array<float> add_silu(const OpBackend& op, const Array<float>& x, const Array<float>& y,
+                      const Array<float>& bias) {
+  check_shape("x", x, {-1, -1});
+  check_shape("y", y, {x.shape(0), x.shape(1)});
+  check_shape("bias", bias, {x.shape(1)});
+  const Floats sum(op, x), other(op, y), shift(op, bias);
+  op.ops().add_silu(op.ws(), dim(x, 0), dim(x, 1), sum.data(), other.data(), shift.data());
+  return sum.numpy({x.shape(0), x.shape(1)});
+}
+
 void keep_rows(const OpBackend& op, const OpCache& cache, std::int32_t base,
                const Array<std::int32_t>& rows) {
   const std::vector<std::int32_t> kept = int_vector("rows", rows);
@@ -316,6 +342,9 @@ void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls) {
            py::arg("tokens"))
       .def("gated_mlp", gated_mlp, py::arg("x"), py::arg("gate"), py::arg("up"), py::arg("down"))
       .def("add", add, py::arg("x"), py::arg("y"))
+      .def("copy_rows", copy_rows, py::arg("x"), py::arg("x_first"), py::arg("out"),
+           py::arg("out_first"), py::arg("cols"))
+      .def("add_silu", add_silu, py::arg("x"), py::arg("y"), py::arg("bias"))
       .def("keep_rows", keep_rows, py::arg("cache"), py::arg("base"), py::arg("rows"))
       .def("qkv_rope_store", qkv_rope_store, py::arg("cache"), py::arg("layer"), py::arg("x"),
            py::arg("wq"), py::arg("wk"), py::arg("wv"), py::arg("base"), py::arg("parents"),

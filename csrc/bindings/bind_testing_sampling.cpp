@@ -167,6 +167,19 @@ py::tuple log_probabilities(const OpBackend& op, const Array<float>& logits, Tok
   return py::make_tuple(own, list);
 }
 
+// weights [vocab] -> [(id, probability)]
+std::vector<std::pair<TokenId, double>> top_tokens(const OpBackend& op, const Array<float>& weights,
+                                                   std::int32_t count) {
+  check_shape("weights", weights, {-1});
+  const Floats in(op, weights);
+  const DistributionView dist{in.data(), mass_sum(weights.data(), dim(weights, 0))};
+  std::vector<std::pair<TokenId, double>> out;
+  for (const TokenProb& one : op.ops().top_tokens(op.ws(), dist, dim(weights, 0), count)) {
+    out.emplace_back(one.id, one.prob);
+  }
+  return out;
+}
+
 TokenId draw(const OpBackend& op, const Array<float>& weights, std::uint64_t seed,
              std::uint64_t position, const std::string& purpose) {
   check_shape("weights", weights, {-1});
@@ -397,6 +410,7 @@ void bind_testing_sampling(py::module_&, py::class_<OpBackend>& cls) {
           py::arg("vocab") = py::none());
   cls.def("log_probabilities", log_probabilities, py::arg("logits"), py::arg("token"),
           py::arg("top"), py::kw_only(), py::arg("vocab") = py::none());
+  cls.def("top_tokens", top_tokens, py::arg("weights"), py::arg("count"));
   cls.def("draw", draw, py::arg("weights"), py::arg("seed"), py::arg("position"),
           py::arg("purpose") = "target");
   cls.def("verify", verify, py::arg("logits"), py::arg("tokens"), py::arg("parents"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "core/error.h"
 
@@ -23,7 +24,7 @@ DecodeLoop::DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> d
       drafters_(std::move(drafters)),
       params_(std::move(params)),
       cancel_(cancel) {
-  stats_.reused_tokens = session_.begin(prompt);
+  stats_.reused_tokens = session_.begin(prompt, prepare_capture(prompt));
   prompt_size_ = session_.size();
   stats_.prompt_tokens = prompt_size_;
   prepare_draw(prompt);
@@ -50,6 +51,27 @@ void DecodeLoop::prepare_draw(std::span<const TokenId> prompt) {
   if (params_.draw.penalties.active()) counts_ = TokenCounts(prompt);
 }
 
+// Tells the session what to keep for the drafters; the rows of the prompt that it may reuse.
+std::int32_t DecodeLoop::prepare_capture(std::span<const TokenId> prompt) {
+  std::set<std::int32_t> layers;
+  std::int32_t reusable = static_cast<std::int32_t>(prompt.size());
+  for (const auto& drafter : drafters_) {
+    const std::vector<std::int32_t> wanted = drafter->hidden_layers();
+    layers.insert(wanted.begin(), wanted.end());
+    if (!wanted.empty()) reusable = std::min(reusable, drafter->hidden_rows_held(prompt));
+  }
+  session_.capture({layers.begin(), layers.end()});
+  return reusable;
+}
+
+void DecodeLoop::hand_out_hidden() {
+  const HiddenRows hidden = session_.hidden_rows();
+  if (hidden.layers.empty() || hidden.rows.empty()) return;
+  for (const auto& drafter : drafters_) {
+    if (!drafter->hidden_layers().empty()) drafter->take_hidden(draft_context(), hidden);
+  }
+}
+
 StepResult DecodeLoop::finished(FinishReason reason) {
   finish_ = reason;
   StepResult result;
@@ -68,7 +90,10 @@ StepResult DecodeLoop::step() {
 StepResult DecodeLoop::prefill_step() {
   const Clock::time_point start = Clock::now();
   if (!session_.unfilled().empty()) {
-    session_.prefill(params_.prefill_chunk, &cancel_);
+    const bool done = session_.prefill(params_.prefill_chunk, &cancel_);
+    const Clock::time_point draft_start = Clock::now();
+    if (done) hand_out_hidden();
+    stats_.draft_prompt_ms += ms_since(draft_start);
   } else {
     if (drafters_[prepared_drafters_]->prepare(draft_context())) ++prepared_drafters_;
     stats_.draft_prompt_ms += ms_since(start);
@@ -168,6 +193,7 @@ void DecodeLoop::commit(const Proposal& proposal, const Verdict& verdict) {
       counts_.add_output(token);
     }
   }
+  hand_out_hidden();
   for (const auto& drafter : drafters_) drafter->commit(session_.tokens());
 }
 

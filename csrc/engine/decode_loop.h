@@ -37,6 +37,8 @@ class DecodeLoop {
  private:
   StepResult prefill_step();
   StepResult round();
+  std::int32_t prepare_capture(std::span<const TokenId> prompt);
+  void hand_out_hidden();
   Proposal propose();
   Verdict verify(const Proposal& proposal);
   void commit(const Proposal& proposal, const Verdict& verdict);

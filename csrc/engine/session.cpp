@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -26,7 +27,7 @@ void check_ids(std::span<const TokenId> tokens, std::int32_t vocab) {
 Session::Session(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type)
     : state_(std::move(model), n_ctx, kv_type) {}
 
-std::int32_t Session::begin(std::span<const TokenId> prompt) {
+std::int32_t Session::begin(std::span<const TokenId> prompt, std::int32_t reusable) {
   if (prompt.empty()) {
     throw InvalidArgument(
         "the prompt has no tokens; give at least one (an empty text needs a model with a "
@@ -41,7 +42,7 @@ std::int32_t Session::begin(std::span<const TokenId> prompt) {
   }
   rollback();
   const std::int32_t common = common_prefix(tokens_, prompt);
-  const std::int32_t reused = std::min({common, state_.cache().length(), size - 1});
+  const std::int32_t reused = std::min({common, state_.cache().length(), size - 1, reusable});
   state_.cache().truncate(reused);
   tokens_.assign(prompt.begin(), prompt.end());
   return reused;
@@ -55,7 +56,10 @@ std::span<const TokenId> Session::unfilled() const {
 bool Session::prefill(std::int32_t count, const CancelFlag* cancel) {
   const auto rest = unfilled();
   const auto chunk = rest.first(std::min(rest.size(), static_cast<std::size_t>(count)));
-  return state_.run(chunk, {}, {0}, cancel);
+  pass_base_ = state_.cache().length();
+  pass_rows_.resize(chunk.size());
+  std::iota(pass_rows_.begin(), pass_rows_.end(), 0);
+  return state_.run(chunk, {}, {0}, cancel, {{}, capture_});
 }
 
 bool Session::run_proposal(const Proposal& proposal, const CancelFlag* cancel) {
@@ -68,7 +72,7 @@ bool Session::run_proposal(const Proposal& proposal, const CancelFlag* cancel) {
     rows.push_back(proposal.tokens[static_cast<std::size_t>(i)]);
     parents.push_back(proposal.parents[static_cast<std::size_t>(i)] + 1);
   }
-  return state_.run(rows, parents, {proposal.size() + 1}, cancel);
+  return state_.run(rows, parents, {proposal.size() + 1}, cancel, {{}, capture_});
 }
 
 void Session::accept(const Proposal& proposal, std::span<const std::int32_t> path, TokenId next) {
@@ -81,9 +85,22 @@ void Session::accept(const Proposal& proposal, std::span<const std::int32_t> pat
     tokens_.push_back(proposal.tokens[static_cast<std::size_t>(node)]);
   }
   state_.cache().keep_path(state_.backend(), state_.workspace(), base, kept);
+  pass_base_ = base;
+  pass_rows_ = kept;
   tokens_.push_back(next);
   SPECDEC_DCHECK(size() == state_.cache().length() + 1, size(), " tokens, ",
                  state_.cache().length(), " cached rows");
+}
+
+HiddenRows Session::hidden_rows() const {
+  HiddenRows hidden;
+  hidden.first_position = pass_base_;
+  const auto left = static_cast<std::size_t>(std::max(0, state_.cache().length() - pass_base_));
+  hidden.rows = std::span<const std::int32_t>(pass_rows_).first(std::min(left, pass_rows_.size()));
+  hidden.layers = capture_;
+  hidden.width = model().config().width;
+  hidden.states = capture_.empty() ? nullptr : state_.activations().captured->f32();
+  return hidden;
 }
 
 void Session::cut(std::int32_t size) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "model/model_state.h"
+#include "spec/hidden_rows.h"
 #include "spec/proposal.h"
 
 namespace specdec {
@@ -33,9 +34,12 @@ class Session {
   std::int32_t n_ctx() const { return state_.n_ctx(); }
 
   // Starts a new text. Cached rows of a common prefix are reused; at least the last token is
-  // evaluated again. Returns the number of reused rows. Throws ContextFullError if no token could
-  // follow.
-  std::int32_t begin(std::span<const TokenId> prompt);
+  // evaluated again, and no more than `reusable` rows are reused. Returns the number of reused
+  // rows. Throws ContextFullError if no token could follow.
+  std::int32_t begin(std::span<const TokenId> prompt, std::int32_t reusable);
+
+  // The hidden states that passes keep from now on (PassOptions::capture); none at first.
+  void capture(std::vector<std::int32_t> layers) { capture_ = std::move(layers); }
 
   // The prompt tokens that are not in the cache yet, the last (pending) one excepted.
   std::span<const TokenId> unfilled() const;
@@ -50,6 +54,10 @@ class Session {
   // Commits the accepted path and the token after it; the rest is rolled back.
   void accept(const Proposal& proposal, std::span<const std::int32_t> path, TokenId next);
 
+  // The kept hidden states of the last prefill() or accept(), of the rows that are still in the
+  // cache.
+  HiddenRows hidden_rows() const;
+
   // Forgets all but the first `size` (> 0) tokens.
   void cut(std::int32_t size);
 
@@ -63,6 +71,9 @@ class Session {
  private:
   ModelState state_;
   std::vector<TokenId> tokens_;  // committed; the last one is pending
+  std::vector<std::int32_t> capture_;
+  std::int32_t pass_base_ = 0;           // cached rows before the last pass
+  std::vector<std::int32_t> pass_rows_;  // its rows that were kept, ascending
 };
 
 }  // namespace specdec

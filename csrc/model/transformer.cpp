@@ -93,6 +93,18 @@ void run_layer(const Model& model, Activations& act, const Pass& pass, std::int3
   backend.add(ws, hidden_count, hidden, branch);
 }
 
+// Copies the residual stream to its place in `captured`, if that of `layer` is wanted.
+void capture_hidden(const Model& model, Activations& act, std::int32_t rows, std::int32_t layer,
+                    std::span<const std::int32_t> wanted) {
+  const std::int32_t width = model.config().width;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] != layer) continue;
+    model.backend().copy_rows(act.workspace(), rows, width, act.hidden->f32(), width,
+                              act.captured->f32() + i * static_cast<std::size_t>(width),
+                              static_cast<std::int64_t>(wanted.size()) * width);
+  }
+}
+
 // logits of the last `count` rows
 void run_head(const Model& model, Activations& act, std::int32_t rows, std::int32_t count) {
   const ModelConfig& config = model.config();
@@ -130,9 +142,16 @@ void Activations::reserve(const Model& model, std::int32_t rows, std::int32_t lo
   }
 }
 
+void Activations::reserve_captured(const Model& model, std::int32_t rows, std::int32_t states) {
+  const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(states) *
+                            static_cast<std::size_t>(model.config().width) * sizeof(float);
+  if (bytes > (captured ? captured->bytes() : 0)) captured = backend_.allocate(bytes);
+}
+
 std::size_t Activations::bytes() const {
   std::size_t sum = workspace_->bytes();
-  for (const auto* buffer : {&hidden, &normed, &branch, &query, &attention, &rope, &logits}) {
+  for (const auto* buffer :
+       {&hidden, &normed, &branch, &query, &attention, &rope, &logits, &captured}) {
     if (*buffer) sum += (*buffer)->bytes();
   }
   return sum;
@@ -145,6 +164,7 @@ bool forward(const Model& model, Activations& act, std::span<const PassInput> in
   SPECDEC_CHECK(logit_rows.count >= 0 && logit_rows.count <= pass.rows, logit_rows.count,
                 " logit rows of ", pass.rows);
   act.reserve(model, pass.rows, logit_rows.count);
+  act.reserve_captured(model, pass.rows, static_cast<std::int32_t>(options.capture.size()));
 
   std::vector<float> cos_sin(static_cast<std::size_t>(pass.rows) *
                              static_cast<std::size_t>(model.rope().pairs()) * 2);
@@ -155,8 +175,10 @@ bool forward(const Model& model, Activations& act, std::span<const PassInput> in
   model.backend().embed_rows(act.workspace(), pass, model.token_embedding(), act.hidden->f32());
   for (const std::int32_t layer : layers_to_run(model, options.layers)) {
     if (cancel != nullptr && cancel->is_set()) return false;
+    capture_hidden(model, act, pass.rows, layer, options.capture);
     run_layer(model, act, pass, layer);
   }
+  capture_hidden(model, act, pass.rows, model.config().layers, options.capture);
   if (logit_rows.count > 0) run_head(model, act, pass.rows, logit_rows.count);
   for (const PassInput& input : inputs) {
     input.cache->append(static_cast<std::int32_t>(input.tokens.size()));

@@ -30,6 +30,9 @@ struct PassOptions {
   // Layers to run, ascending; empty = all. A layer that is left out writes no rows to the cache:
   // only a pass over the same layers may follow before the cache is cut back.
   std::span<const std::int32_t> layers;
+  // Hidden states to keep of every row, in Activations::captured: i < L stands for what layer i
+  // reads from the residual stream, L for what the last layer leaves there. Ascending.
+  std::span<const std::int32_t> capture;
 };
 
 // The activations of a pass, reused from pass to pass; grow-only.
@@ -39,6 +42,8 @@ class Activations {
 
   // Room for `rows` rows of a pass of this model, `logit_rows` of them with logits.
   void reserve(const Model& model, std::int32_t rows, std::int32_t logit_rows);
+  // Room for `states` hidden states of each of `rows` rows.
+  void reserve_captured(const Model& model, std::int32_t rows, std::int32_t states);
   std::size_t bytes() const;
 
   Workspace& workspace() { return *workspace_; }
@@ -50,6 +55,7 @@ class Activations {
   std::unique_ptr<Buffer> attention;  // [M, H, D]
   std::unique_ptr<Buffer> rope;       // [M, rope_dims / 2, 2]
   std::unique_ptr<Buffer> logits;     // [logit rows, V]
+  std::unique_ptr<Buffer> captured;   // [M, states, E], see PassOptions::capture
 
  private:
   const Backend& backend_;

@@ -6,19 +6,21 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "core/cancel.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "model/model_state.h"
+#include "spec/hidden_rows.h"
 #include "spec/proposal.h"
 
 namespace specdec {
 
 // What a drafter may look at. Proposals are a function of this alone, never of earlier rounds:
 // after any accepts and rejections a proposal equals, bit for bit, that of a fresh drafter given
-// the same tokens.
+// the same tokens and hidden rows.
 struct DraftContext {
   std::span<const TokenId> tokens;  // committed; the last one is pending
   DrawParams draw;                  // the sampling chain, rule and seed of the request
@@ -58,11 +60,28 @@ class Drafter {
     return true;
   }
 
+  // Hidden states of the target that this drafter is fed with, see PassOptions::capture; none: it
+  // needs no hidden rows.
+  virtual std::vector<std::int32_t> hidden_layers() const { return {}; }
+
+  // How many of the first rows of a text it can do without: it has had them, or does not need them.
+  // The target computes the others again if they are cached, so that they can be handed out.
+  virtual std::int32_t hidden_rows_held(std::span<const TokenId> tokens) const {
+    return static_cast<std::int32_t>(tokens.size());
+  }
+
+  // Hidden states of rows that a prefill pass or a round has just added to the target's cache. In a
+  // request every row from hidden_rows_held() on arrives once, in order.
+  virtual void take_hidden(const DraftContext& context, const HiddenRows& hidden) {
+    (void)context;
+    (void)hidden;
+  }
+
   // At most `budget` (> 0) tokens to follow the pending one; empty = no proposal this round.
   virtual Proposal propose(const DraftContext& context, std::int32_t budget) = 0;
 
-  // The round is over: `tokens` are now the committed ones. A private cache is cut back here to a
-  // prefix of them; it catches up at the next propose().
+  // The round is over, and its hidden rows are handed out: `tokens` are now the committed ones. A
+  // private cache is cut back here to a prefix of them; it catches up at the next propose().
   virtual void commit(std::span<const TokenId> tokens) { (void)tokens; }
 
   // Forgets everything (a new, unrelated text follows).

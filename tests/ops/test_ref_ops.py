@@ -54,6 +54,13 @@ def test_add(ref):
     assert np.array_equal(ref.add(x, y), x + y)
 
 
+def test_add_silu(ref):
+    x, y, bias = random_floats(3, 20), random_floats(3, 20, seed=1) * 4, random_floats(20, seed=2)
+    wide = y.astype(np.float64) + bias
+    expected = x + wide / (1 + np.exp(-wide))
+    np.testing.assert_allclose(ref.add_silu(x, y, bias), expected, **TOLERANCE)
+
+
 def test_gated_mlp(ref):
     gate, up, down = ("F32", "Q8_0", "F16")
     raw_gate, w_gate = random_weight(gate, 96, 64, seed=3)

@@ -192,11 +192,22 @@ def forward(model: LlamaModel, tokens: Sequence[int]) -> Array:
         Logits [T, V], padding rows included.
     """
     embedding = model.tensors["token_embd.weight"]
-    x = embedding[np.asarray(tokens, dtype=np.int64)]
+    x = rms_norm(hidden_states(model, tokens)[-1], model.tensors["output_norm.weight"], model.eps)
+    return x @ model.tensors.get("output.weight", embedding).T
+
+
+def hidden_states(model: LlamaModel, tokens: Sequence[int]) -> list[Array]:
+    """Computes the residual stream before each layer and after the last.
+
+    Returns:
+        L + 1 arrays [T, E]: what layer i reads, and last what the last layer leaves.
+    """
+    x = model.tensors["token_embd.weight"][np.asarray(tokens, dtype=np.int64)]
+    states = [x]
     for layer in range(model.layers):
         x = _layer(model, x, layer)
-    x = rms_norm(x, model.tensors["output_norm.weight"], model.eps)
-    return x @ model.tensors.get("output.weight", embedding).T
+        states.append(x)
+    return states
 
 
 def log_softmax(logits: Array) -> Array:

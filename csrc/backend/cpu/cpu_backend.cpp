@@ -3,9 +3,11 @@
 #include <cstring>
 
 #include "backend/cpu/isa.h"
+#include "backend/top_tokens.h"
 #include "backend/verify.h"
 #include "core/dequantize.h"
 #include "core/error.h"
+#include "core/math.h"
 
 namespace specdec {
 namespace {
@@ -100,6 +102,35 @@ void CpuBackend::add(Workspace&, std::int64_t count, float* x, const float* y) c
   for_rows(n, n, [&](std::size_t begin, std::size_t end) {
     kernels_.add(x + begin, y + begin, end - begin);
   });
+}
+
+void CpuBackend::copy_rows(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,
+                           std::int64_t x_stride, float* out, std::int64_t out_stride) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      std::memcpy(out + row * out_stride, x + row * x_stride, k * sizeof(float));
+    }
+  });
+}
+
+void CpuBackend::add_silu(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                          const float* y, const float* bias) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin * k; i < end * k; i += k) {
+      for (std::size_t j = 0; j < k; ++j) {
+        const float value = y[i + j] + bias[j];
+        x[i + j] += value / (1.0f + exp_f32(-value));
+      }
+    }
+  });
+}
+
+std::vector<TokenProb> CpuBackend::top_tokens(Workspace&, const DistributionView& dist,
+                                              std::int32_t vocab, std::int32_t count) const {
+  return top_tokens_on_host(dist, vocab, count);
 }
 
 }  // namespace specdec

@@ -110,4 +110,22 @@ void RefBackend::add(Workspace&, std::int64_t count, float* x, const float* y) c
   for (std::int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
 
+void RefBackend::copy_rows(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,
+                           std::int64_t x_stride, float* out, std::int64_t out_stride) const {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t k = 0; k < cols; ++k) out[i * out_stride + k] = x[i * x_stride + k];
+  }
+}
+
+void RefBackend::add_silu(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                          const float* y, const float* bias) const {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t k = 0; k < cols; ++k) {
+      const double value = static_cast<double>(y[i * cols + k]) + static_cast<double>(bias[k]);
+      const double silu = value / (1.0 + exp_f64(-value));
+      x[i * cols + k] = static_cast<float>(static_cast<double>(x[i * cols + k]) + silu);
+    }
+  }
+}
+
 }  // namespace specdec

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/ref/ref_backend.h"
+#include "backend/top_tokens.h"
 #include "backend/verify.h"
 #include "core/error.h"
 
@@ -133,6 +134,11 @@ float RefBackend::log_probabilities(Workspace&, const float* logits, std::int32_
   });
   std::copy_n(all.begin(), count, top);
   return own;
+}
+
+std::vector<TokenProb> RefBackend::top_tokens(Workspace&, const DistributionView& dist,
+                                              std::int32_t vocab, std::int32_t count) const {
+  return top_tokens_on_host(dist, vocab, count);
 }
 
 Verdict RefBackend::verify(Workspace& ws, const VerifyInput& input) const {

@@ -50,7 +50,7 @@ Proposal LayerSkipDrafter::propose(const DraftContext& context, std::int32_t bud
   const std::int32_t count = std::min({budget, max_draft_, state.n_ctx() - base});
   TokenId last = context.tokens.back();
   while (proposal.size() < count) {
-    if (!state.run({&last, 1}, {}, {1}, context.cancel, {layers_})) break;
+    if (!state.run({&last, 1}, {}, {1}, context.cancel, {layers_, {}})) break;
     sampler_.draw(context, state.backend(), state.workspace(), state.logits(0), proposal);
     last = proposal.tokens.back();
   }
