@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/testing_support.h"
@@ -143,6 +144,42 @@ class HiddenRecorder final : public Drafter {
   std::int32_t held_ = 0;
 };
 
+// Text size, tokens, parents, prob_rows, confidences. No Python objects: a drafter may be destroyed
+// while the GIL is released.
+using Recorded = std::tuple<std::size_t, std::vector<TokenId>, std::vector<std::int32_t>,
+                            std::vector<std::int32_t>, std::vector<float>>;
+
+// Passes everything on to another drafter and keeps what it proposes.
+class ProposalRecorder final : public Drafter {
+ public:
+  explicit ProposalRecorder(std::shared_ptr<Drafter> inner) : inner_(std::move(inner)) {}
+
+  const std::string& name() const override { return inner_->name(); }
+  std::int32_t max_draft() const override { return inner_->max_draft(); }
+  bool prepare(const DraftContext& context) override { return inner_->prepare(context); }
+  std::vector<std::int32_t> hidden_layers() const override { return inner_->hidden_layers(); }
+  std::int32_t hidden_rows_held(std::span<const TokenId> tokens) const override {
+    return inner_->hidden_rows_held(tokens);
+  }
+  void take_hidden(const DraftContext& context, const HiddenRows& hidden) override {
+    inner_->take_hidden(context, hidden);
+  }
+  Proposal propose(const DraftContext& context, std::int32_t budget) override {
+    Proposal proposal = inner_->propose(context, budget);
+    proposals_.emplace_back(context.tokens.size(), proposal.tokens, proposal.parents,
+                            proposal.prob_rows, proposal.confidences);
+    return proposal;
+  }
+  void commit(std::span<const TokenId> tokens) override { inner_->commit(tokens); }
+  void reset() override { inner_->reset(); }
+
+  const std::vector<Recorded>& proposals() const { return proposals_; }
+
+ private:
+  std::shared_ptr<Drafter> inner_;
+  std::vector<Recorded> proposals_;
+};
+
 py::bytes cache_bytes(const Generator& generator) {
   const KvCache& cache = generator.session().state().cache();
   const KvCacheView& view = cache.view();
@@ -169,6 +206,10 @@ void bind_testing_engine(py::module_& m) {
       .def_property_readonly("positions", &HiddenRecorder::positions)
       .def("values", &HiddenRecorder::values)
       .def("set_held", &HiddenRecorder::set_held, py::arg("held"));
+  py::class_<ProposalRecorder, Drafter, std::shared_ptr<ProposalRecorder>>(m, "ProposalRecorder")
+      .def(py::init<std::shared_ptr<Drafter>>(), py::arg("inner"))
+      .def_property_readonly("proposals", &ProposalRecorder::proposals,
+                             "(text size, tokens, parents, prob_rows, confidences) of each round.");
   py::class_<StepMask, MaskSource, std::shared_ptr<StepMask>>(m, "StepMask")
       .def(py::init<std::int32_t>(), py::arg("width"));
   py::class_<ScriptedDrafter, Drafter, std::shared_ptr<ScriptedDrafter>>(m, "ScriptedDrafter")

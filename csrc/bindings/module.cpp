@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
   specdec::bind_quantize(m);
   specdec::bind_backend(m);
   specdec::bind_engine(m);
+  specdec::bind_heads(m);
   specdec::bind_bench(m);
   specdec::bind_testing(m);
 }

@@ -5,71 +5,11 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "model/key_reader.h"
 #include "model/vocabulary.h"
 
 namespace specdec {
 namespace {
-
-// Bounds of what can sensibly be computed: they keep every product of dimensions far below 2^63.
-constexpr std::uint64_t kMaxDim = 1u << 20;
-constexpr std::uint64_t kMaxContext = 1u << 24;
-
-// Reads one architecture's keys: "block_count" -> "llama.block_count".
-class KeyReader {
- public:
-  explicit KeyReader(const GgufFile& file)
-      : metadata_(file.metadata()), architecture_(metadata_.get_string("general.architecture")) {}
-
-  const std::string& architecture() const { return architecture_; }
-  std::string key(const std::string& name) const { return architecture_ + "." + name; }
-
-  // A dimension: at least 1.
-  std::int32_t dim(const std::string& name) const {
-    return positive(name, metadata_.get_uint(key(name), kMaxDim));
-  }
-  std::int32_t dim_or(const std::string& name, std::int32_t fallback) const {
-    const auto value = metadata_.find_uint(key(name), kMaxDim);
-    return value ? positive(name, *value) : fallback;
-  }
-
-  // A per-layer value that must be the same in all layers.
-  std::int32_t uniform_dim_or(const std::string& name, std::int32_t layers,
-                              std::int32_t fallback) const {
-    const auto values =
-        metadata_.find_uint_or_array(key(name), static_cast<std::size_t>(layers), kMaxDim);
-    if (!values) return fallback;
-    for (const std::uint64_t value : *values) {
-      if (value != values->front()) {
-        throw GgufError(str("key ", key(name), " differs between layers (", values->front(), ", ",
-                            value, "): models with layers of different shapes are not supported"));
-      }
-    }
-    return positive(name, values->front());
-  }
-
-  double number_or(const std::string& name, double fallback, double min, double max) const {
-    const double value = metadata_.find_float(key(name)).value_or(fallback);
-    if (!(value >= min && value <= max)) {
-      throw GgufError(str("key ", key(name), " is ", value, ", outside [", min, ", ", max,
-                          "]: the file is damaged"));
-    }
-    return value;
-  }
-
-  std::string text_or(const std::string& name, const std::string& fallback) const {
-    return std::string(metadata_.find_string(key(name)).value_or(fallback));
-  }
-  const Metadata& metadata() const { return metadata_; }
-
- private:
-  std::int32_t positive(const std::string& name, std::uint64_t value) const {
-    if (value == 0) throw GgufError(str("key ", key(name), " is 0: the file is damaged"));
-    return static_cast<std::int32_t>(value);
-  }
-
-  const Metadata& metadata_;
-  std::string architecture_;
-};
 
 // Files without a scaling type but with a factor mean linear scaling, as llama.cpp reads them.
 void read_rope_scaling(const KeyReader& keys, RopeConfig& rope, std::int32_t trained_context) {
@@ -163,16 +103,7 @@ AttentionShape ModelConfig::attention_shape() const {
   return shape;
 }
 
-ModelConfig read_config(const GgufFile& file) {
-  const KeyReader keys(file);
-  if (keys.architecture() != "llama") {
-    throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
-                        "; supported architectures: llama"));
-  }
-  if (keys.metadata().find_uint(keys.key("expert_count")).value_or(0) != 0) {
-    throw GgufError(str("key ", keys.key("expert_count"),
-                        " is not 0: mixtures of experts are not supported yet"));
-  }
+ModelConfig read_layer_config(const KeyReader& keys) {
   ModelConfig config;
   config.architecture = keys.architecture();
   config.name = printable(keys.metadata().find_string("general.name").value_or(""), 200);
@@ -191,6 +122,25 @@ ModelConfig read_config(const GgufFile& file) {
   config.rms_eps =
       static_cast<float>(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0));
   config.rope = read_rope(keys, config.head_dim, config.trained_context);
+  return config;
+}
+
+ModelConfig read_config(const GgufFile& file) {
+  const KeyReader keys(file);
+  if (keys.architecture() == "eagle3" || keys.architecture() == "medusa") {
+    throw GgufError(str("the file holds drafting heads (general.architecture is ",
+                        quoted(keys.architecture()), "), no model: give it as a draft, as in ",
+                        keys.architecture() == "medusa" ? "medusa:" : "eagle:", "PATH"));
+  }
+  if (keys.architecture() != "llama") {
+    throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
+                        "; supported architectures: llama"));
+  }
+  if (keys.metadata().find_uint(keys.key("expert_count")).value_or(0) != 0) {
+    throw GgufError(str("key ", keys.key("expert_count"),
+                        " is not 0: mixtures of experts are not supported yet"));
+  }
+  ModelConfig config = read_layer_config(keys);
   config.vocab = real_vocabulary_size(file.metadata());
   config.vocab_rows = read_vocab_rows(file, config.vocab);
   return config;

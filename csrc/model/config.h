@@ -45,6 +45,12 @@ struct ModelConfig {
   AttentionShape attention_shape() const;
 };
 
+class KeyReader;
+
+// The keys that describe transformer layers; the vocabulary is left at 0. Throws GgufError naming
+// the key.
+ModelConfig read_layer_config(const KeyReader& keys);
+
 // Throws GgufError naming the key.
 ModelConfig read_config(const GgufFile& file);
 

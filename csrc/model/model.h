@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "gguf/reader.h"
 #include "model/config.h"
 #include "model/rope.h"
+#include "model/tensor_loader.h"
 
 namespace specdec {
 
@@ -25,10 +25,12 @@ struct LayerWeights {
   std::unique_ptr<Weight> ffn_gate;     // [F, E]
   std::unique_ptr<Weight> ffn_up;       // [F, E]
   std::unique_ptr<Weight> ffn_down;     // [E, F]
+
+  std::size_t bytes() const;
 };
 
-// Called with the share of the weights that is loaded, in [0, 1]. May throw to give up.
-using LoadProgress = std::function<void(double)>;
+// The tensors `blk.INDEX.*`.
+LayerWeights load_layer(TensorLoader& tensors, std::int32_t index);
 
 class Model {
  public:

@@ -22,19 +22,17 @@ bool is_derived(std::string_view name) {
   return name.ends_with(".rot_embd") || name.ends_with("attn_rot_embd.weight");
 }
 
-void check_tensor(const ExpectedTensor& expected, const ModelConfig& config, const GgufFile& file) {
+void check_tensor(const ExpectedTensor& expected, const std::string& what, const GgufFile& file) {
   const TensorInfo* info = file.find_tensor(expected.name);
   if (info == nullptr) {
     if (expected.optional) return;
     throw GgufError(str("tensor ", quoted(expected.name),
-                        " is missing: the file is incomplete or not a plain ", config.architecture,
-                        " model"));
+                        " is missing: the file is incomplete or not a plain ", what, " model"));
   }
   if (info->shape != expected.shape) {
     throw GgufError(str("tensor ", quoted(info->name), " has shape ", shape_text(info->shape),
                         ", expected ", shape_text(expected.shape),
-                        " from the metadata: the file is damaged or not a plain ",
-                        config.architecture, " model"));
+                        " from the metadata: the file is damaged or not a plain ", what, " model"));
   }
   file.view(expected.name);  // refuses a type this library cannot read
 }
@@ -68,23 +66,27 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   return plan;
 }
 
+void check_tensors(const std::vector<ExpectedTensor>& plan, const std::string& what,
+                   const GgufFile& file) {
+  std::unordered_set<std::string_view> known;
+  for (const ExpectedTensor& expected : plan) {
+    check_tensor(expected, what, file);
+    known.insert(expected.name);
+  }
+  for (const TensorInfo& info : file.tensors()) {
+    if (known.contains(info.name) || is_derived(info.name)) continue;
+    throw GgufError(str("tensor ", quoted(info.name), " is not part of the ", what,
+                        " architecture as supported here; ignoring it would give wrong results"));
+  }
+}
+
 void check_tensors(const ModelConfig& config, const GgufFile& file) {
   // A file with fewer tensors than layers is refused before a plan of its size is made.
   if (static_cast<std::size_t>(config.layers) > file.tensors().size()) {
     throw GgufError(str("key ", config.architecture, ".block_count is ", config.layers,
                         ", but the file has only ", file.tensors().size(), " tensors"));
   }
-  std::unordered_set<std::string_view> known;
-  const std::vector<ExpectedTensor> plan = expected_tensors(config);
-  for (const ExpectedTensor& expected : plan) {
-    check_tensor(expected, config, file);
-    known.insert(expected.name);
-  }
-  for (const TensorInfo& info : file.tensors()) {
-    if (known.contains(info.name) || is_derived(info.name)) continue;
-    throw GgufError(str("tensor ", quoted(info.name), " is not part of the ", config.architecture,
-                        " architecture as supported here; ignoring it would give wrong results"));
-  }
+  check_tensors(expected_tensors(config), config.architecture, file);
 }
 
 }  // namespace specdec

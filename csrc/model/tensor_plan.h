@@ -19,6 +19,11 @@ struct ExpectedTensor {
 
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
+// The same for any list: what it names must be there, and nothing else. `what`: "llama", for
+// messages.
+void check_tensors(const std::vector<ExpectedTensor>& plan, const std::string& what,
+                   const GgufFile& file);
+
 // Throws GgufError for a tensor that is missing, has another shape or a type this library cannot
 // read, and for one that the forward pass would ignore (a bias, an expert): its result would be
 // silently wrong.

@@ -17,17 +17,25 @@ struct Proposal {
   // earlier siblings. The drafter's one duty: this is exactly that distribution, or it is -1.
   std::vector<std::int32_t> prob_rows;
   std::vector<DistributionView>
-      dists;           // weights [vocab], owned by the drafter until its next propose()
+      dists;  // weights [vocab], owned by the drafter until its next propose()
+  // [m], or empty: how likely the drafter thinks it that the node stands, given that its parent
+  // does; -1 = it does not say. The controller measures what such a figure is worth.
+  std::vector<float> confidences;
   std::string source;  // the drafter's name
 
   std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
   bool empty() const { return tokens.empty(); }
 
-  // Appends a node of a chain.
-  void push_chain(TokenId token, std::int32_t prob_row) {
-    parents.push_back(size() - 1);
+  void push_node(TokenId token, std::int32_t parent, std::int32_t prob_row, float confidence) {
+    parents.push_back(parent);
     tokens.push_back(token);
     prob_rows.push_back(prob_row);
+    confidences.push_back(confidence);
+  }
+
+  // Appends a node of a chain.
+  void push_chain(TokenId token, std::int32_t prob_row, float confidence = -1.0f) {
+    push_node(token, size() - 1, prob_row, confidence);
   }
 };
 

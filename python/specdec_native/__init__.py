@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from specdec_native import _core
-from specdec_native.drafters import DraftModel, LayerSkipDraft, NgramDraft
+from specdec_native.convert import ConvertResult, convert
+from specdec_native.drafters import DraftModel, LayerSkipDraft, MedusaDraft, NgramDraft
 from specdec_native.errors import (
     BackendUnavailableError,
     BusyError,
     ContextFullError,
+    ConvertError,
     DeviceError,
     Error,
     GgufError,
@@ -42,6 +44,8 @@ __all__ = [
     "Chunk",
     "Completion",
     "ContextFullError",
+    "ConvertError",
+    "ConvertResult",
     "DeviceError",
     "DraftModel",
     "Error",
@@ -50,6 +54,7 @@ __all__ = [
     "IncompatibleModelsError",
     "InternalError",
     "LayerSkipDraft",
+    "MedusaDraft",
     "NgramDraft",
     "OutOfMemoryError",
     "OutputError",
@@ -65,6 +70,7 @@ __all__ = [
     "TokenizerError",
     "__version__",
     "build_info",
+    "convert",
     "cpu_info",
     "estimate_memory",
     "inspect",

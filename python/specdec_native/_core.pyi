@@ -18,6 +18,8 @@ __all__: list[str] = [
     "LayerSkipDrafter",
     "MachineProbe",
     "MaskSource",
+    "MedusaDrafter",
+    "MedusaHeads",
     "Model",
     "NgramDrafter",
     "OpProfile",
@@ -31,6 +33,7 @@ __all__: list[str] = [
     "check_model",
     "check_same_vocabulary",
     "cpu_info",
+    "heaviest_ranks",
     "make_backend",
     "quantize_file",
     "spread_layers",
@@ -337,6 +340,27 @@ class Generator:
     @property
     def n_ctx(self) -> int: ...
 
+class MedusaHeads:
+    """
+    Medusa heads of a target, immutable.
+    """
+    @staticmethod
+    def load(path: str, target: Model) -> MedusaHeads:
+        """
+        Loads a GGUF file of heads; raises IncompatibleModelsError if it does not fit.
+        """
+    @property
+    def heads(self) -> int: ...
+
+class MedusaDrafter(Drafter):
+    def __init__(
+        self,
+        heads: MedusaHeads,
+        tree: collections.abc.Sequence[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        ],
+    ) -> None: ...
+
 class OpProfile:
     """
     One kind of operation in a profile.
@@ -453,6 +477,15 @@ def check_same_vocabulary(target: GgufFile, draft: GgufFile) -> None:
 def cpu_info() -> CpuInfo:
     """
     Raises BackendUnavailableError where SPECDEC_CPU_ISA names an unknown or absent level.
+    """
+
+def heaviest_ranks(
+    nodes: typing.SupportsInt | typing.SupportsIndex,
+    max_depth: typing.SupportsInt | typing.SupportsIndex,
+    branches: typing.SupportsInt | typing.SupportsIndex,
+) -> list[list[int]]:
+    """
+    The paths of ranks of the default tree of so many nodes, the heaviest first.
     """
 
 def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> Backend:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from specdec_native import _core
-from specdec_native.drafters import Drafter, DraftModel, LayerSkipDraft, NgramDraft
+from specdec_native.drafters import (
+    Drafter,
+    DraftModel,
+    LayerSkipDraft,
+    MedusaDraft,
+    NgramDraft,
+    Tree,
+)
+from specdec_native.models import resolve_model
 
 __all__ = ["build_drafter"]
 
@@ -40,6 +49,8 @@ def build_drafter(
         return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
     if isinstance(drafter, LayerSkipDraft):
         return _core.LayerSkipDrafter(target, _layers(drafter, target), drafter.max_draft)
+    if isinstance(drafter, MedusaDraft):
+        return _build_medusa(drafter, target)
     return _build_draft_model(drafter, target, n_ctx, kv_type, load)
 
 
@@ -47,6 +58,27 @@ def _layers(drafter: LayerSkipDraft, target: _core.Model) -> list[int]:
     if isinstance(drafter.layers, int):
         return _core.spread_layers(drafter.layers, target.layers)
     return list(drafter.layers)
+
+
+def _build_medusa(drafter: MedusaDraft, target: _core.Model) -> _core.Drafter:
+    heads = _core.MedusaHeads.load(str(_checked_heads(drafter.path, target)), target)
+    return _core.MedusaDrafter(heads, _paths(drafter.tree, drafter.max_draft, heads.heads))
+
+
+def _checked_heads(path: str | os.PathLike[str], target: _core.Model) -> Path:
+    """The file, its vocabulary compared with the target's where it says which it was made for."""
+    found = resolve_model(path)
+    file = _core.GgufFile(found)
+    if "tokenizer.ggml.tokens" in file.metadata:
+        _core.check_same_vocabulary(target.file, file)
+    return found
+
+
+def _paths(tree: Tree, nodes: int, depth: int) -> list[list[int]]:
+    """The paths of ranks of a static tree."""
+    if tree is None or isinstance(tree, int):
+        return _core.heaviest_ranks(nodes, depth, nodes if tree is None else tree)
+    return [list(path) for path in tree][:nodes]
 
 
 def _build_draft_model(

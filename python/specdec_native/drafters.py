@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
 
-__all__ = ["DraftModel", "Drafter", "LayerSkipDraft", "NgramDraft"]
+__all__ = ["DraftModel", "Drafter", "LayerSkipDraft", "MedusaDraft", "NgramDraft"]
 
 _MAX_DRAFT = 64  # kMaxDraft in csrc/spec/drafter.h
 
@@ -100,7 +100,38 @@ class LayerSkipDraft:
         object.__setattr__(self, "layers", tuple(self.layers))
 
 
-Drafter = NgramDraft | DraftModel | LayerSkipDraft
+Tree = int | Sequence[Sequence[int]] | None
+"""A tree of drafted tokens: at most so many children per node, or a path of ranks for each node."""
+
+
+@dataclass(frozen=True)
+class MedusaDraft:
+    """Drafting with Medusa heads (arXiv 2401.10774), as a static tree.
+
+    Attributes:
+        path: A GGUF file made by ``specdec convert``.
+        max_draft: Most tokens proposed in a round, 1 to 64: the nodes of the tree.
+        tree: None: the heaviest paths of ranks, where each step down halves the weight and the
+            token of rank r weighs 1 / (r + 1). A number: the same with at most so many children
+            per node; 1 is a chain. Or the paths themselves: ``[[0], [1], [0, 0]]`` is the likeliest
+            token, the second likeliest, and the likeliest after the first.
+    """
+
+    path: str | os.PathLike[str]
+    max_draft: int = 16
+    tree: Tree = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers; whether there are as many heads is checked at load.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        object.__setattr__(self, "tree", _checked_tree(self.tree))
+
+
+Drafter = NgramDraft | DraftModel | LayerSkipDraft | MedusaDraft
 
 
 def parse_draft(
@@ -127,7 +158,23 @@ def drafter_label(drafter: Drafter) -> str:
     """What a drafter is called in a table: a model's file, or the kind."""
     if isinstance(drafter, DraftModel):
         return Path(drafter.path).name
-    return "layerskip" if isinstance(drafter, LayerSkipDraft) else "ngram"
+    if isinstance(drafter, LayerSkipDraft):
+        return "layerskip"
+    return "medusa" if isinstance(drafter, MedusaDraft) else "ngram"
+
+
+def _checked_tree(tree: Tree) -> Tree:
+    if tree is None:
+        return None
+    if not isinstance(tree, Sequence) or isinstance(tree, str):
+        _check_whole("tree", tree, 1, _MAX_DRAFT)
+        return tree
+    if not 1 <= len(tree) <= _MAX_DRAFT:
+        raise ValueError(f"tree has {len(tree)} nodes; it must have 1 to {_MAX_DRAFT}")
+    for path in tree:
+        for rank in path:
+            _check_whole("a rank of tree", rank, 0, 1023)
+    return tuple(tuple(path) for path in tree)
 
 
 def _check_whole(name: str, value: object, low: int, high: int) -> None:
@@ -139,13 +186,15 @@ def _parse_name(name: str) -> Drafter:
     if name in ("auto", "ngram"):
         return NgramDraft()
     kind, _, rest = name.partition(":")
+    if kind == "medusa" and rest:
+        return MedusaDraft(rest)
     if kind == "layerskip":
         return _parse_layer_skip(rest)
     if name.endswith(".gguf") or os.sep in name or "/" in name or name in KNOWN_MODELS:
         return DraftModel(name)
     raise ValueError(
-        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', and a path to a GGUF file "
-        "(with a separator or ending in .gguf)"
+        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', 'medusa:PATH', and a path "
+        "to a GGUF file (with a separator or ending in .gguf)"
     )
 
 

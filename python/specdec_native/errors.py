@@ -11,6 +11,7 @@ __all__ = [
     "BackendUnavailableError",
     "BusyError",
     "ContextFullError",
+    "ConvertError",
     "DeviceError",
     "Error",
     "GgufError",
@@ -66,6 +67,10 @@ class TokenizerError(Error, ValueError):
 
 class TemplateError(Error, ValueError):
     """A chat template is missing, wrong, refuses the messages, or exceeds its limits."""
+
+
+class ConvertError(Error, ValueError):
+    """A checkpoint is damaged, incomplete, of an unknown kind, or does not fit its target."""
 
 
 class OutputError(Error, OSError):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from make_tiny_heads import make_medusa
 from specdec_native import Generator
 from specdec_native.bench.prediction import expected_speedup, predict_speedups
 
@@ -426,6 +427,24 @@ def test_predicted_speedups_by_hand() -> None:
         "draft_length": 0,
         "speedup": 1.0,
     }
+
+
+def test_convert_and_draft_with_heads(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    folder, out = make_medusa(tmp_path / "heads"), tmp_path / "heads.gguf"
+    result = result_of(run("convert", folder, out, "--target", tiny_model, "--json"))
+    assert (result["kind"], result["path"], result["type"]) == ("medusa", str(out), "f16")
+    assert result["bytes"] == out.stat().st_size
+    assert "medusa heads" in run("convert", folder, out, "--type", "q8_0").stdout
+    options = ("-m", tiny_model, "--temp", 0, "-n", 20, "--ids", "5,6,7", "--json")
+    plain = result_of(run("generate", *options, "-d", "none"))
+    drafted = result_of(run("generate", *options, "-d", f"medusa:{out}"))
+    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["stats"]["drafted"] > 0
+    done = run("convert", folder, out, "--type", "q9")
+    assert done.returncode == 2
+    done = run("convert", tmp_path, out)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "config.json" in done.stderr
 
 
 def test_inspect_draft_that_does_not_fit(

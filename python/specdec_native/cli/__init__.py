@@ -13,6 +13,7 @@ from specdec_native import __version__
 from specdec_native.cli.bench import bench_app
 from specdec_native.cli.chat import chat
 from specdec_native.cli.common import DEBUG_VARIABLE
+from specdec_native.cli.convert import convert
 from specdec_native.cli.generate import generate
 from specdec_native.cli.inspect import inspect
 from specdec_native.cli.pull import pull
@@ -58,6 +59,7 @@ app.command(epilog="Example: specdec pull smollm2-135m")(pull)
 app.command(epilog='Example: specdec generate -m model.gguf -p "Once upon a time" -n 100')(generate)
 app.command(epilog='Example: specdec chat --system "Answer in one sentence."')(chat)
 app.command(epilog="Example: specdec inspect model.gguf --draft small.gguf")(inspect)
+app.command(epilog="Example: specdec convert HEADS_DIR heads.gguf --target model.gguf")(convert)
 app.command(epilog="Example: specdec quantize model.gguf small.gguf --type q4_k")(quantize)
 app.add_typer(bench_app, name="bench")
 

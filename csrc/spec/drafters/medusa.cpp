@@ -1,0 +1,81 @@
+#include "spec/drafters/medusa.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace specdec {
+
+MedusaDrafter::MedusaDrafter(std::shared_ptr<const MedusaHeads> heads, RankTree tree)
+    : heads_(std::move(heads)), tree_(std::move(tree)), pass_(*heads_) {
+  checked_max_draft(max_draft());
+  if (depth_of(tree_) > heads_->config().heads) {
+    throw InvalidArgument(str("the tree is ", depth_of(tree_), " deep, but there are only ",
+                              heads_->config().heads, " Medusa heads"));
+  }
+  weights_ = heads_->target().backend().allocate(static_cast<std::size_t>(pass_.columns()) *
+                                                 sizeof(float));
+}
+
+std::vector<std::int32_t> MedusaDrafter::hidden_layers() const {
+  return {heads_->target().config().layers};
+}
+
+// Only the last row matters: that of the token before the pending one.
+void MedusaDrafter::take_hidden(const DraftContext& context, const HiddenRows& hidden) {
+  SPECDEC_CHECK(context.target != nullptr && &context.target->model() == &heads_->target(),
+                "Medusa heads draft for the model they were loaded with");
+  hidden.copy(context.target->backend(), context.target->workspace(), hidden.size() - 1,
+              hidden_layers(), pass_.hidden());
+  const auto count = static_cast<std::size_t>(hidden.first_position + hidden.size());
+  seen_.assign(context.tokens.begin(), context.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+// Of a head, with the request's filters: a token that they remove can never stand.
+std::vector<TokenProb> MedusaDrafter::likeliest(const DraftContext& context, std::int32_t head,
+                                                std::int32_t count) {
+  const Backend& backend = heads_->target().backend();
+  FilterParams filter = context.draw.filter;
+  if (filter.greedy()) filter = FilterParams{};  // at temperature 0 only one token would be left
+  const std::int32_t vocab = context.draw.vocab;
+  const std::uint64_t total = backend.distribution(pass_.workspace(), pass_.logits(head), vocab,
+                                                   filter, nullptr, weights_->f32());
+  return backend.top_tokens(pass_.workspace(), {weights_->f32(), total}, vocab, count);
+}
+
+Proposal MedusaDrafter::propose(const DraftContext& context, std::int32_t budget) {
+  Proposal proposal;
+  proposal.source = name_;
+  if (seen_.empty() || seen_.size() + 1 != context.tokens.size() ||
+      !std::equal(seen_.begin(), seen_.end(), context.tokens.begin())) {
+    return proposal;  // a reused prefix: its last hidden state was not kept
+  }
+  const RankTree tree(tree_.begin(), tree_.begin() + std::min(budget, max_draft()));
+  const std::int32_t depth = depth_of(tree);
+  pass_.run(depth);
+  std::vector<std::vector<TokenProb>> guesses;  // [depth][ranks]
+  for (std::int32_t i = 0; i < depth; ++i) {
+    guesses.push_back(likeliest(context, i, most_children(tree)));
+  }
+  std::vector<std::int32_t> place(tree.size(), -1);  // in the proposal
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    const RankNode& node = tree[i];
+    const auto& ranked = guesses[static_cast<std::size_t>(node.depth)];
+    const std::int32_t parent = node.parent < 0 ? -1 : place[static_cast<std::size_t>(node.parent)];
+    // Where filters leave fewer tokens than the tree has ranks, a node and all below it fall away.
+    if (static_cast<std::size_t>(node.rank) >= ranked.size()) continue;
+    if (node.parent >= 0 && parent < 0) continue;
+    place[i] = proposal.size();
+    const TokenProb& guess = ranked[static_cast<std::size_t>(node.rank)];
+    proposal.push_node(guess.id, parent, -1, static_cast<float>(guess.prob));
+  }
+  return proposal;
+}
+
+void MedusaDrafter::commit(std::span<const TokenId> tokens) {
+  const bool prefix =
+      seen_.size() < tokens.size() && std::equal(seen_.begin(), seen_.end(), tokens.begin());
+  if (!prefix) seen_.clear();
+}
+
+}  // namespace specdec

@@ -1,0 +1,277 @@
+"""EAGLE-3 heads (arXiv 2503.01840) into the GGUF form that llama.cpp's converter writes.
+
+Two public layouts: that of SafeAILab/EAGLE (``midlayer.*``) and that of ``speculators``
+(``layers.0.*``, with the layer's settings under ``transformer_layer_config``). Sources: cnets.py of
+SafeAILab/EAGLE; conversion/llama.py and src/models/eagle3.cpp of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_native.convert.checkpoint import Checkpoint, ConfigView
+from specdec_native.convert.gguf_file import FilePlan, TensorPlan
+from specdec_native.convert.target import Target
+from specdec_native.errors import ConvertError
+
+__all__ = ["is_eagle3", "plan_eagle3"]
+
+_LAYER = {
+    "input_layernorm.weight": "attn_norm.weight",  # of the token's embedding
+    "hidden_norm.weight": "attn_norm_2.weight",  # of the fused hidden states
+    "self_attn.q_proj.weight": "attn_q.weight",
+    "self_attn.k_proj.weight": "attn_k.weight",
+    "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.o_proj.weight": "attn_output.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "mlp.gate_proj.weight": "ffn_gate.weight",
+    "mlp.up_proj.weight": "ffn_up.weight",
+    "mlp.down_proj.weight": "ffn_down.weight",
+}
+_TOP = {
+    "fc.weight": "fc.weight",
+    "norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+    "embed_tokens.weight": "token_embd.weight",
+}
+_OPTIONAL = ("output.weight", "token_embd.weight")  # absent: the target's are used
+
+
+def is_eagle3(source: Checkpoint) -> bool:
+    """Whether the configuration is one of an EAGLE-3 head."""
+    architectures = source.config.values.get("architectures") or []
+    named = any("eagle3" in str(one).lower() for one in architectures)
+    return named or "draft_vocab_size" in source.config
+
+
+def plan_eagle3(source: Checkpoint, target: Target | None) -> FilePlan:
+    """The file for this head.
+
+    Raises:
+        ConvertError: A key or tensor is missing, has a wrong shape or is unknown, or the head does
+            not fit the target.
+    """
+    if target is None:
+        raise ConvertError(
+            f"{source.folder}: an EAGLE-3 head is converted together with its target, whose "
+            "vocabulary and layers it names; give the target's GGUF file (--target)"
+        )
+    config = source.config.merged(source.config.part("transformer_layer_config"))
+    if config.whole("num_hidden_layers", 1) != 1:
+        raise ConvertError(f"{config.path}: key 'num_hidden_layers' is not 1")
+    shape = _Shape(config, target)
+    extract = _extract_layers(source.config, target)
+    names = _renamed(source)
+    plan = FilePlan("eagle3", _metadata(source, config, shape, extract, target))
+    for new, expected in _expected(shape, len(extract), source, names).items():
+        plan.tensors.append(_tensor(source, names[new], new, expected, shape))
+    if "d2t" in names:
+        ids = _target_ids(source, names["d2t"], target)
+        plan.tensors.append(TensorPlan("d2t", ids.shape, lambda: ids, whole=True))
+    factors = _llama3_factors(config, shape)
+    if factors is not None:
+        plan.tensors.append(TensorPlan("rope_freqs.weight", factors.shape, lambda: factors))
+    return plan
+
+
+class _Shape:
+    """Dimensions of the head's layer."""
+
+    def __init__(self, config: ConfigView, target: Target) -> None:
+        self.width = config.whole("hidden_size")
+        self.heads = config.whole("num_attention_heads")
+        self.kv_heads = config.whole("num_key_value_heads", self.heads)
+        self.head_dim = config.whole("head_dim", max(1, self.width // self.heads))
+        self.ffn = config.whole("intermediate_size")
+        self.target_width = config.whole("target_hidden_size", target.width)
+        if self.heads % self.kv_heads:
+            raise ConvertError(
+                f"{config.path}: key 'num_attention_heads' ({self.heads}) is no multiple of "
+                f"'num_key_value_heads' ({self.kv_heads})"
+            )
+        if self.target_width != target.width:
+            raise ConvertError(
+                f"{config.path}: the head is made for a target of width {self.target_width}, but "
+                f"{target.path} has {target.width}"
+            )
+
+
+def _extract_layers(config: ConfigView, target: Target) -> list[int]:
+    """The layers whose inputs are fused; the number of layers stands for the last one's output.
+
+    Checkpoints count in two ways (sgl-project/sglang pull request 25454): where the first id is 1,
+    they name layers whose outputs are taken, else layers whose inputs are.
+    """
+    inner = config.part("eagle_config")
+    given = config.values.get("eagle_aux_hidden_state_layer_ids")
+    if inner is not None:
+        given = inner.values.get("eagle_aux_hidden_state_layer_ids", given)
+    if given is None:
+        return [min(2, target.layers), target.layers // 2, max(0, target.layers - 3)]
+    if not isinstance(given, list) or not given or not all(type(one) is int for one in given):
+        raise ConvertError(
+            f"{config.path}: key 'eagle_aux_hidden_state_layer_ids' is {given!r}, no list of layers"
+        )
+    layers = [one + 1 for one in given] if given[0] == 1 else given
+    if not all(0 <= one <= target.layers for one in layers):
+        raise ConvertError(
+            f"{config.path}: key 'eagle_aux_hidden_state_layer_ids' is {given}, but {target.path} "
+            f"has {target.layers} layers"
+        )
+    return layers
+
+
+def _renamed(source: Checkpoint) -> dict[str, str]:
+    """Name in the file -> name in the checkpoint."""
+    names: dict[str, str] = {}
+    for name in source.names:
+        short = name.removeprefix("model.")
+        if short == "t2d":
+            continue  # the inverse of d2t: for training
+        layer = short.removeprefix("midlayer.").removeprefix("layers.0.")
+        new = "d2t" if short == "d2t" else _TOP.get(short)
+        if new is None and layer != short and layer in _LAYER:
+            new = f"blk.0.{_LAYER[layer]}"
+        if new is None:
+            raise ConvertError(f"{source.folder}: tensor {name!r} is not part of an EAGLE-3 head")
+        names[new] = name
+    return names
+
+
+def _expected(
+    shape: _Shape, states: int, source: Checkpoint, names: dict[str, str]
+) -> dict[str, tuple[int, ...]]:
+    width, queries = shape.width, shape.heads * shape.head_dim
+    keys = shape.kv_heads * shape.head_dim
+    expected: dict[str, tuple[int, ...]] = {
+        "fc.weight": (width, states * shape.target_width),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.attn_norm_2.weight": (width,),
+        "blk.0.attn_q.weight": (queries, 2 * width),
+        "blk.0.attn_k.weight": (keys, 2 * width),
+        "blk.0.attn_v.weight": (keys, 2 * width),
+        "blk.0.attn_output.weight": (width, queries),
+        "blk.0.ffn_norm.weight": (width,),
+        "blk.0.ffn_gate.weight": (shape.ffn, width),
+        "blk.0.ffn_up.weight": (shape.ffn, width),
+        "blk.0.ffn_down.weight": (width, shape.ffn),
+        "output_norm.weight": (width,),
+    }
+    for name in expected:
+        if name not in names:
+            old = {f"blk.0.{new}": f"midlayer.{old}" for old, new in _LAYER.items()}
+            old |= {new: old_name for old_name, new in _TOP.items()}
+            raise ConvertError(f"{source.folder}: tensor {old[name]!r} is missing")
+    for name in _OPTIONAL:
+        if name in names:
+            rows = source.shape(names[name])
+            expected[name] = (rows[0] if rows else 0, width)
+    return expected
+
+
+def _tensor(
+    source: Checkpoint, old: str, new: str, expected: tuple[int, ...], shape: _Shape
+) -> TensorPlan:
+    found = source.shape(old)
+    if found != expected:
+        raise ConvertError(
+            f"{source.folder}: tensor {old!r} has shape {list(found)}, expected {list(expected)}"
+        )
+    heads = {"blk.0.attn_q.weight": shape.heads, "blk.0.attn_k.weight": shape.kv_heads}.get(new)
+    if heads is None:
+        return TensorPlan(new, expected, partial(source.tensor, old))
+    return TensorPlan(new, expected, lambda: _interleaved(source.tensor(old), heads))
+
+
+def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rows of each head reordered: pairs (i, i + D/2) that rotate together become neighbours."""
+    rows, cols = weight.shape
+    halves = weight.reshape(heads, 2, rows // heads // 2, cols)
+    return halves.swapaxes(1, 2).reshape(rows, cols)
+
+
+def _target_ids(source: Checkpoint, name: str, target: Target) -> NDArray[np.int64]:
+    """The target's id of each draft id; checkpoints hold the difference of the two."""
+    offsets = source.tensor(name)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise ConvertError(f"{source.folder}: tensor {name!r} is no list of whole numbers")
+    ids = offsets.astype(np.int64) + np.arange(len(offsets))
+    if ids.size == 0 or ids.min() < 0 or ids.max() >= target.vocab:
+        raise ConvertError(
+            f"{source.folder}: tensor {name!r} names tokens outside of the {target.vocab} of "
+            f"{target.path}"
+        )
+    if len(np.unique(ids)) != len(ids):
+        raise ConvertError(f"{source.folder}: tensor {name!r} names a token twice")
+    return ids
+
+
+def _metadata(
+    source: Checkpoint, config: ConfigView, shape: _Shape, extract: list[int], target: Target
+) -> dict[str, Any]:
+    rope = _rope(config)
+    values: dict[str, Any] = {
+        "general.name": source.folder.name,
+        "eagle3.block_count": 1,
+        "eagle3.context_length": config.whole("max_position_embeddings", 2048),
+        "eagle3.embedding_length": shape.width,
+        "eagle3.feed_forward_length": shape.ffn,
+        "eagle3.attention.head_count": shape.heads,
+        "eagle3.attention.head_count_kv": shape.kv_heads,
+        "eagle3.attention.key_length": shape.head_dim,
+        "eagle3.attention.value_length": shape.head_dim,
+        "eagle3.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
+        "eagle3.rope.dimension_count": shape.head_dim,
+        "eagle3.rope.freq_base": _rope_base(config),
+        "eagle3.vocab_size": target.vocab,
+        "eagle3.extract_layers": extract,
+        "eagle3.target_hidden_size": shape.target_width,
+        "eagle3.norm_before_residual": source.config.flag("norm_before_residual", False),
+    }
+    if rope is not None and _rope_type(rope) == "linear":
+        values["eagle3.rope.scaling.type"] = "linear"
+        values["eagle3.rope.scaling.factor"] = rope.number("factor")
+    return {**values, **target.tokenizer}
+
+
+def _rope(config: ConfigView) -> ConfigView | None:
+    """The settings of a scaled rotation; None if it is not scaled."""
+    rope = config.part("rope_scaling") or config.part("rope_parameters")
+    if rope is None or _rope_type(rope) == "default":
+        return None
+    if _rope_type(rope) not in ("linear", "llama3"):
+        raise ConvertError(
+            f"{config.path}: rope scaling {_rope_type(rope)!r} is not supported; linear and llama3 "
+            "are"
+        )
+    return rope
+
+
+def _rope_type(rope: ConfigView) -> str:
+    return rope.text("rope_type", rope.text("type", "default"))
+
+
+def _rope_base(config: ConfigView) -> float:
+    parameters = config.part("rope_parameters")
+    inner = None if parameters is None else parameters.values.get("rope_theta")
+    return config.number("rope_theta", float(inner) if inner else 10000.0)
+
+
+def _llama3_factors(config: ConfigView, shape: _Shape) -> NDArray[np.float32] | None:
+    """Divisors of the rotary frequencies as Llama 3.1 defines them; None for other scalings."""
+    rope = _rope(config)
+    if rope is None or _rope_type(rope) != "llama3":
+        return None
+    low, high = rope.number("low_freq_factor", 1.0), rope.number("high_freq_factor", 4.0)
+    original = rope.number("original_max_position_embeddings", 8192.0)
+    pairs = shape.head_dim // 2
+    frequency = _rope_base(config) ** (-np.arange(pairs) / pairs)
+    turns = original * frequency / (2 * math.pi)
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    factors = 1.0 / ((1.0 - smooth) / rope.number("factor", 8.0) + smooth)
+    return np.asarray(factors, np.float32)
