@@ -249,6 +249,11 @@ class Backend {
   virtual void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
                         const float* y, const float* bias) const = 0;
 
+  // out[host_ids[i]] = logits[i], -infinity elsewhere. logits [count], out [vocab], ids in [0,
+  // vocab)
+  virtual void scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
+                              const TokenId* host_ids, std::int32_t vocab, float* out) const = 0;
+
   // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending.
   // [count] host
   virtual void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,

@@ -202,6 +202,13 @@ void ProfilingBackend::add_silu(Workspace& ws, std::int32_t rows, std::int32_t c
   measured("add_silu", nothing, [&] { inner_->add_silu(ws, rows, cols, x, y, bias); });
 }
 
+void ProfilingBackend::scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
+                                      const TokenId* host_ids, std::int32_t vocab,
+                                      float* out) const {
+  measured("scatter_logits", nothing,
+           [&] { inner_->scatter_logits(ws, count, logits, host_ids, vocab, out); });
+}
+
 void ProfilingBackend::keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                                  const std::int32_t* rows, std::int32_t count) const {
   measured("keep_rows", nothing, [&] { inner_->keep_rows(ws, cache, base, rows, count); });

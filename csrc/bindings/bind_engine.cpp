@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bindings/bindings.h"
+#include "bindings/draft_arguments.h"
 #include "bindings/gguf_handle.h"
 #include "core/error.h"
 #include "engine/generator.h"
@@ -21,12 +22,23 @@ namespace {
 namespace py = pybind11;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
+}  // namespace
+
 DType parse_kv_type(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "f16") return DType::kF16;
   if (name == "q8_0") return DType::kQ8_0;
   throw InvalidArgument(str("kv_type is '", name, "'; supported: f16, q8_0, f32"));
 }
+
+DraftShape make_shape(std::int32_t max_draft, std::int32_t branches, RankPaths paths) {
+  if (branches < 0) throw InvalidArgument(str("a tree of ", branches, " branches"));
+  DraftShape shape{max_draft, branches, {}};
+  if (!paths.empty()) shape.fixed = tree_of_paths(std::move(paths));
+  return shape;
+}
+
+namespace {
 
 AcceptRule parse_rule(const std::string& name) {
   if (name == "coupled") return AcceptRule::kCoupled;
@@ -89,11 +101,13 @@ void bind_drafters(py::module_& m) {
            py::arg("min_ngram"), py::arg("max_ngram"));
   py::class_<DraftModelDrafter, Drafter, std::shared_ptr<DraftModelDrafter>>(m, "DraftModelDrafter")
       .def(py::init([](std::shared_ptr<Model> model, std::int32_t n_ctx, const std::string& kv_type,
-                       std::int32_t max_draft) {
-             return std::make_shared<DraftModelDrafter>(std::move(model), n_ctx,
-                                                        parse_kv_type(kv_type), max_draft);
+                       std::int32_t max_draft, std::int32_t branches, RankPaths paths) {
+             return std::make_shared<DraftModelDrafter>(
+                 std::move(model), n_ctx, parse_kv_type(kv_type),
+                 make_shape(max_draft, branches, std::move(paths)));
            }),
-           py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"));
+           py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"),
+           py::arg("branches") = 0, py::arg("paths") = RankPaths{});
   py::class_<LayerSkipDrafter, Drafter, std::shared_ptr<LayerSkipDrafter>>(m, "LayerSkipDrafter")
       .def(py::init([](std::shared_ptr<Model> target, std::vector<std::int32_t> layers,
                        std::int32_t max_draft) {

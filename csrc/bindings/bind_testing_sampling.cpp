@@ -167,6 +167,17 @@ py::tuple log_probabilities(const OpBackend& op, const Array<float>& logits, Tok
   return py::make_tuple(own, list);
 }
 
+// logits [count], ids [count] -> [vocab]
+Array<float> scatter_logits(const OpBackend& op, const Array<float>& logits,
+                            const Array<std::int32_t>& ids, std::int32_t vocab) {
+  check_shape("logits", logits, {-1});
+  check_shape("ids", ids, {logits.shape(0)});
+  const std::vector<TokenId> list = int_vector("ids", ids);
+  const Floats in(op, logits), out(op, static_cast<std::size_t>(vocab));
+  op.ops().scatter_logits(op.ws(), dim(logits, 0), in.data(), list.data(), vocab, out.data());
+  return out.numpy({vocab});
+}
+
 // weights [vocab] -> [(id, probability)]
 std::vector<std::pair<TokenId, double>> top_tokens(const OpBackend& op, const Array<float>& weights,
                                                    std::int32_t count) {
@@ -410,6 +421,7 @@ void bind_testing_sampling(py::module_&, py::class_<OpBackend>& cls) {
           py::arg("vocab") = py::none());
   cls.def("log_probabilities", log_probabilities, py::arg("logits"), py::arg("token"),
           py::arg("top"), py::kw_only(), py::arg("vocab") = py::none());
+  cls.def("scatter_logits", scatter_logits, py::arg("logits"), py::arg("ids"), py::arg("vocab"));
   cls.def("top_tokens", top_tokens, py::arg("weights"), py::arg("count"));
   cls.def("draw", draw, py::arg("weights"), py::arg("seed"), py::arg("position"),
           py::arg("purpose") = "target");

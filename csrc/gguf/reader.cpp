@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -29,6 +30,12 @@ constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 30;
 std::optional<std::size_t> checked_mul(std::size_t a, std::size_t b) {
   if (b != 0 && a > std::numeric_limits<std::size_t>::max() / b) return std::nullopt;
   return a * b;
+}
+
+// Bytes of an element of the integer types that files of heads hold, by GGUF number; 0 for others.
+std::size_t integer_bytes(std::uint32_t type_number) {
+  if (type_number == 26) return 4;   // I32
+  return type_number == 27 ? 8 : 0;  // I64
 }
 
 void check_magic(const Cursor& cursor, std::size_t size) {
@@ -166,6 +173,10 @@ TensorInfo GgufFile::read_tensor_info(Cursor& cursor) {
         str("it is ", offset, ", but the file has only ", file_.size(), " bytes; ", kDamaged));
   }
   info.data_offset = static_cast<std::size_t>(offset);  // place_tensors adds the section's start
+  if (const std::size_t width = integer_bytes(info.type_number)) {
+    info.bytes =
+        checked_mul(info.elements, width).value_or(std::numeric_limits<std::size_t>::max());
+  }
   if (!info.dtype) return info;
 
   const DTypeInfo& type = dtype_info(*info.dtype);
@@ -241,7 +252,7 @@ void GgufFile::place_tensors(const Cursor& cursor) {
 void GgufFile::check_overlaps(const Cursor& cursor) const {
   std::vector<const TensorInfo*> order;
   for (const TensorInfo& info : tensors_) {
-    if (info.dtype) order.push_back(&info);
+    if (info.bytes > 0) order.push_back(&info);
   }
   std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) {
     return a->data_offset < b->data_offset;
@@ -259,6 +270,33 @@ void GgufFile::check_overlaps(const Cursor& cursor) const {
 const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
   const auto found = index_.find(std::string(name));
   return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::optional<std::vector<std::int64_t>> GgufFile::find_integers(std::string_view name) const {
+  const TensorInfo* info = find_tensor(name);
+  if (info == nullptr) return std::nullopt;
+  const std::size_t width = integer_bytes(info->type_number);
+  if (width == 0 || info->shape.size() != 1) {
+    throw GgufError(str(printable(path()), ": byte ", info->entry_offset, ": tensor ", quoted(name),
+                        " has type ", gguf_type_name(info->type_number), " and ",
+                        info->shape.size(),
+                        " dimensions; a list of I32 or I64 is expected: ", kDamaged));
+  }
+  std::vector<std::int64_t> values;
+  values.reserve(info->elements);
+  const std::byte* data = file_.data() + info->data_offset;
+  for (std::size_t i = 0; i < info->elements; ++i, data += width) {
+    std::int64_t wide = 0;
+    std::int32_t narrow = 0;
+    if (width == sizeof(wide)) {
+      std::memcpy(&wide, data, sizeof(wide));
+    } else {
+      std::memcpy(&narrow, data, sizeof(narrow));
+      wide = narrow;
+    }
+    values.push_back(wide);
+  }
+  return values;
 }
 
 TensorView GgufFile::view(std::string_view name) const {

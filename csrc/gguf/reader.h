@@ -30,7 +30,7 @@ struct TensorInfo {
   std::vector<std::size_t> shape;  // outermost first (the file's order reversed)
   std::size_t elements = 1;
   std::size_t data_offset = 0;   // of the data, from the start of the file
-  std::size_t bytes = 0;         // 0 where the type is unknown
+  std::size_t bytes = 0;         // 0 where the type is unknown and no integer
   std::size_t entry_offset = 0;  // of this entry in the file, for messages
 };
 
@@ -61,6 +61,10 @@ class GgufFile {
   // Both throw for a tensor of unknown type, naming it and the type.
   TensorView view(std::string_view name) const;
   std::optional<TensorView> find_view(std::string_view name) const;
+
+  // The values of a vector of type I32 or I64; nullopt for a missing one. Throws GgufError for
+  // another type or shape.
+  std::optional<std::vector<std::int64_t>> find_integers(std::string_view name) const;
 
  private:
   explicit GgufFile(const std::string& path);

@@ -20,9 +20,9 @@ struct ExpectedTensor {
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config);
 
 // The same for any list: what it names must be there, and nothing else. `what`: "llama", for
-// messages.
+// messages. `ignored`: may be there as well, whatever they hold.
 void check_tensors(const std::vector<ExpectedTensor>& plan, const std::string& what,
-                   const GgufFile& file);
+                   const GgufFile& file, const std::vector<std::string>& ignored = {});
 
 // Throws GgufError for a tensor that is missing, has another shape or a type this library cannot
 // read, and for one that the forward pass would ignore (a bias, an expert): its result would be

@@ -10,15 +10,9 @@
 #include "core/cancel.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
+#include "model/pass_plan.h"
 
 namespace specdec {
-
-// One sequence's part of a pass. Rows are appended at the end of `cache`.
-struct PassInput {
-  KvCache* cache = nullptr;
-  std::span<const TokenId> tokens;        // [rows]
-  std::span<const std::int32_t> parents;  // [rows], see backend.h Segment; empty = a chain
-};
 
 // Which rows of a pass get logits: the last `count` of them.
 struct LogitRows {
@@ -41,7 +35,7 @@ class Activations {
   explicit Activations(const Backend& backend);
 
   // Room for `rows` rows of a pass of this model, `logit_rows` of them with logits.
-  void reserve(const Model& model, std::int32_t rows, std::int32_t logit_rows);
+  void reserve(const ModelConfig& config, std::int32_t rows, std::int32_t logit_rows);
   // Room for `states` hidden states of each of `rows` rows.
   void reserve_captured(const Model& model, std::int32_t rows, std::int32_t states);
   std::size_t bytes() const;

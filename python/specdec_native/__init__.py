@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from specdec_native import _core
 from specdec_native.convert import ConvertResult, convert
-from specdec_native.drafters import DraftModel, LayerSkipDraft, MedusaDraft, NgramDraft
+from specdec_native.drafters import DraftModel, EagleDraft, LayerSkipDraft, MedusaDraft, NgramDraft
 from specdec_native.errors import (
     BackendUnavailableError,
     BusyError,
@@ -48,6 +48,7 @@ __all__ = [
     "ConvertResult",
     "DeviceError",
     "DraftModel",
+    "EagleDraft",
     "Error",
     "Generator",
     "GgufError",

@@ -12,6 +12,8 @@ __all__: list[str] = [
     "CpuInfo",
     "DraftModelDrafter",
     "Drafter",
+    "EagleDrafter",
+    "EagleHead",
     "Generator",
     "GgufFile",
     "GgufTensor",
@@ -229,6 +231,10 @@ class DraftModelDrafter(Drafter):
         n_ctx: typing.SupportsInt | typing.SupportsIndex,
         kv_type: str,
         max_draft: typing.SupportsInt | typing.SupportsIndex,
+        branches: typing.SupportsInt | typing.SupportsIndex = 0,
+        paths: collections.abc.Sequence[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        ] = [],
     ) -> None: ...
 
 class LayerSkipDrafter(Drafter):
@@ -359,6 +365,31 @@ class MedusaDrafter(Drafter):
         tree: collections.abc.Sequence[
             collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         ],
+    ) -> None: ...
+
+class EagleHead:
+    """
+    An EAGLE-3 head of a target, immutable.
+    """
+    @staticmethod
+    def load(path: str, target: Model) -> EagleHead:
+        """
+        Loads a GGUF file of a head; raises IncompatibleModelsError if it does not fit.
+        """
+    @property
+    def states(self) -> list[int]: ...
+
+class EagleDrafter(Drafter):
+    def __init__(
+        self,
+        head: EagleHead,
+        n_ctx: typing.SupportsInt | typing.SupportsIndex,
+        kv_type: str,
+        max_draft: typing.SupportsInt | typing.SupportsIndex,
+        branches: typing.SupportsInt | typing.SupportsIndex = 0,
+        paths: collections.abc.Sequence[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        ] = [],
     ) -> None: ...
 
 class OpProfile:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from specdec_native import _core
 from specdec_native.drafters import (
     Drafter,
     DraftModel,
+    EagleDraft,
     LayerSkipDraft,
     MedusaDraft,
     NgramDraft,
@@ -51,6 +53,10 @@ def build_drafter(
         return _core.LayerSkipDrafter(target, _layers(drafter, target), drafter.max_draft)
     if isinstance(drafter, MedusaDraft):
         return _build_medusa(drafter, target)
+    if isinstance(drafter, EagleDraft):
+        head = _core.EagleHead.load(str(_checked_heads(drafter.path, target)), target)
+        shape = _growing(drafter.tree)
+        return _core.EagleDrafter(head, n_ctx, kv_type, drafter.max_draft, **shape)
     return _build_draft_model(drafter, target, n_ctx, kv_type, load)
 
 
@@ -91,4 +97,13 @@ def _build_draft_model(
     model = load(drafter.path)
     _core.check_same_vocabulary(target.file, model.file)
     positions = min(drafter.n_ctx or n_ctx, n_ctx, model.trained_context)
-    return _core.DraftModelDrafter(model, positions, kv_type, drafter.max_draft)
+    return _core.DraftModelDrafter(
+        model, positions, kv_type, drafter.max_draft, **_growing(drafter.tree)
+    )
+
+
+def _growing(tree: Tree) -> dict[str, Any]:
+    """Arguments for a drafter that scores node by node: a chain, a growing or a fixed tree."""
+    if tree is None or isinstance(tree, int):
+        return {"branches": tree or 0}
+    return {"paths": [list(path) for path in tree]}

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
 
-__all__ = ["DraftModel", "Drafter", "LayerSkipDraft", "MedusaDraft", "NgramDraft"]
+__all__ = ["DraftModel", "Drafter", "EagleDraft", "LayerSkipDraft", "MedusaDraft", "NgramDraft"]
 
 _MAX_DRAFT = 64  # kMaxDraft in csrc/spec/drafter.h
+
+
+Tree = int | Sequence[Sequence[int]] | None
+"""A tree of drafted tokens: at most so many children per node, or a path of ranks for each node."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,15 @@ class DraftModel:
         max_draft: Most tokens proposed in a round, 1 to 64.
         n_ctx: Positions of its cache; None: the target's, at most what the draft was trained for.
             Where a text outgrows it, decoding goes on without the draft.
+        tree: None: a chain, drawn with the request's sampling. A number: a tree of the likeliest
+            tokens, at most so many children per node, grown where the draft is confident (arXiv
+            2406.16858) up to `max_draft` nodes. Or a fixed tree, see `MedusaDraft`.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 4
     n_ctx: int | None = None
+    tree: Tree = None
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -65,6 +73,7 @@ class DraftModel:
         _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
         if self.n_ctx is not None:
             _check_whole("n_ctx", self.n_ctx, 2, 2**24)
+        object.__setattr__(self, "tree", _checked_tree(self.tree))
 
 
 @dataclass(frozen=True)
@@ -100,10 +109,6 @@ class LayerSkipDraft:
         object.__setattr__(self, "layers", tuple(self.layers))
 
 
-Tree = int | Sequence[Sequence[int]] | None
-"""A tree of drafted tokens: at most so many children per node, or a path of ranks for each node."""
-
-
 @dataclass(frozen=True)
 class MedusaDraft:
     """Drafting with Medusa heads (arXiv 2401.10774), as a static tree.
@@ -131,7 +136,33 @@ class MedusaDraft:
         object.__setattr__(self, "tree", _checked_tree(self.tree))
 
 
-Drafter = NgramDraft | DraftModel | LayerSkipDraft | MedusaDraft
+@dataclass(frozen=True)
+class EagleDraft:
+    """Drafting with an EAGLE-3 head (arXiv 2503.01840): one layer, fed with the target's states.
+
+    Attributes:
+        path: A GGUF file made by ``specdec convert``, or by llama.cpp's converter.
+        max_draft: Most tokens proposed in a round, 1 to 64.
+        tree: None: a chain, drawn with the request's sampling. A number: a tree of the likeliest
+            tokens, at most so many children per node, grown where the head is confident (arXiv
+            2406.16858) up to `max_draft` nodes. Or a fixed tree, see `MedusaDraft`.
+    """
+
+    path: str | os.PathLike[str]
+    max_draft: int = 4
+    tree: Tree = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        object.__setattr__(self, "tree", _checked_tree(self.tree))
+
+
+Drafter = NgramDraft | DraftModel | LayerSkipDraft | MedusaDraft | EagleDraft
 
 
 def parse_draft(
@@ -160,6 +191,8 @@ def drafter_label(drafter: Drafter) -> str:
         return Path(drafter.path).name
     if isinstance(drafter, LayerSkipDraft):
         return "layerskip"
+    if isinstance(drafter, EagleDraft):
+        return "eagle"
     return "medusa" if isinstance(drafter, MedusaDraft) else "ngram"
 
 
@@ -188,13 +221,15 @@ def _parse_name(name: str) -> Drafter:
     kind, _, rest = name.partition(":")
     if kind == "medusa" and rest:
         return MedusaDraft(rest)
+    if kind == "eagle" and rest:
+        return EagleDraft(rest)
     if kind == "layerskip":
         return _parse_layer_skip(rest)
     if name.endswith(".gguf") or os.sep in name or "/" in name or name in KNOWN_MODELS:
         return DraftModel(name)
     raise ValueError(
-        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', 'medusa:PATH', and a path "
-        "to a GGUF file (with a separator or ending in .gguf)"
+        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', 'medusa:PATH', "
+        "'eagle:PATH', and a path to a GGUF file (with a separator or ending in .gguf)"
     )
 
 

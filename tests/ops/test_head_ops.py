@@ -52,3 +52,9 @@ def test_top_tokens_of_few(backend):
         (0, pytest.approx(1 / 3)),
     ]
     assert backend.top_tokens(np.ones(3, np.float32), 0) == []
+
+
+def test_scatter_logits(backend):
+    logits = np.array([1.5, -2.0, 0.25], np.float32)
+    out = backend.scatter_logits(logits, [4, 0, 2], 6)
+    assert out.tolist() == [-2.0, -np.inf, 0.25, -np.inf, 1.5, -np.inf]

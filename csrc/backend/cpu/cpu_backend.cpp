@@ -1,6 +1,8 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "backend/cpu/isa.h"
 #include "backend/top_tokens.h"
@@ -126,6 +128,15 @@ void CpuBackend::add_silu(Workspace&, std::int32_t rows, std::int32_t cols, floa
       }
     }
   });
+}
+
+void CpuBackend::scatter_logits(Workspace&, std::int32_t count, const float* logits,
+                                const TokenId* host_ids, std::int32_t vocab, float* out) const {
+  std::fill_n(out, vocab, -std::numeric_limits<float>::infinity());
+  for (std::int32_t i = 0; i < count; ++i) {
+    SPECDEC_CHECK(host_ids[i] >= 0 && host_ids[i] < vocab, "token ", host_ids[i], " of ", vocab);
+    out[host_ids[i]] = logits[i];
+  }
 }
 
 std::vector<TokenProb> CpuBackend::top_tokens(Workspace&, const DistributionView& dist,

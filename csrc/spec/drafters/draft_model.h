@@ -1,6 +1,6 @@
 // Drafting with a smaller model that has the target's vocabulary (arXiv 2211.17192): one token
-// after the other, with the request's whole sampling chain but for a grammar's mask, each token
-// with the prefix that it would have.
+// after the other, with the request's sampling chain but for a grammar's mask; or a tree of its likeliest tokens,
+// grown by confidence (arXiv 2406.16858) or along a fixed shape.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,9 @@
 
 #include "model/model_state.h"
 #include "spec/chain_sampler.h"
+#include "spec/draft_shape.h"
 #include "spec/drafter.h"
+#include "spec/tree_growth.h"
 
 namespace specdec {
 
@@ -18,10 +20,10 @@ class DraftModelDrafter final : public Drafter {
  public:
   // n_ctx: positions of the draft's cache; where the text outgrows it, nothing is proposed.
   DraftModelDrafter(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type,
-                    std::int32_t max_draft);
+                    DraftShape shape);
 
   const std::string& name() const override { return name_; }
-  std::int32_t max_draft() const override { return max_draft_; }
+  std::int32_t max_draft() const override { return shape_.max_draft; }
   bool prepare(const DraftContext& context) override;
   Proposal propose(const DraftContext& context, std::int32_t budget) override;
   void commit(std::span<const TokenId> tokens) override;
@@ -32,11 +34,18 @@ class DraftModelDrafter final : public Drafter {
 
  private:
   bool run(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
+  bool catch_up(const DraftContext& context);
+  void draft_chain(const DraftContext& context, std::int32_t count, Proposal& proposal);
+  void draft_tree(const DraftContext& context, std::int32_t count, Proposal& proposal);
+  bool score_frontier(const DraftContext& context, TreeGrowth& tree);
+  std::vector<TokenProb> likeliest(const DraftContext& context, std::int32_t row,
+                                   std::int32_t count);
 
   std::string name_ = "draft";
   ModelState state_;
-  std::int32_t max_draft_;
+  DraftShape shape_;
   ChainSampler sampler_;
+  std::unique_ptr<Buffer> weights_;  // [vocab]: of a node of a tree
   std::vector<TokenId>
       cached_;  // the tokens of the cache rows; a prefix of the text between rounds
 };

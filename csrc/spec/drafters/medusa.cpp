@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "spec/likeliest.h"
 
 namespace specdec {
 
@@ -31,18 +32,6 @@ void MedusaDrafter::take_hidden(const DraftContext& context, const HiddenRows& h
   seen_.assign(context.tokens.begin(), context.tokens.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// Of a head, with the request's filters: a token that they remove can never stand.
-std::vector<TokenProb> MedusaDrafter::likeliest(const DraftContext& context, std::int32_t head,
-                                                std::int32_t count) {
-  const Backend& backend = heads_->target().backend();
-  FilterParams filter = context.draw.filter;
-  if (filter.greedy()) filter = FilterParams{};  // at temperature 0 only one token would be left
-  const std::int32_t vocab = context.draw.vocab;
-  const std::uint64_t total = backend.distribution(pass_.workspace(), pass_.logits(head), vocab,
-                                                   filter, nullptr, weights_->f32());
-  return backend.top_tokens(pass_.workspace(), {weights_->f32(), total}, vocab, count);
-}
-
 Proposal MedusaDrafter::propose(const DraftContext& context, std::int32_t budget) {
   Proposal proposal;
   proposal.source = name_;
@@ -55,7 +44,9 @@ Proposal MedusaDrafter::propose(const DraftContext& context, std::int32_t budget
   pass_.run(depth);
   std::vector<std::vector<TokenProb>> guesses;  // [depth][ranks]
   for (std::int32_t i = 0; i < depth; ++i) {
-    guesses.push_back(likeliest(context, i, most_children(tree)));
+    guesses.push_back(likeliest_tokens(heads_->target().backend(), pass_.workspace(),
+                                       pass_.logits(i), context.draw.vocab, context.draw.filter,
+                                       most_children(tree), weights_->f32()));
   }
   std::vector<std::int32_t> place(tree.size(), -1);  // in the proposal
   for (std::size_t i = 0; i < tree.size(); ++i) {

@@ -30,9 +30,6 @@ class MedusaDrafter final : public Drafter {
   std::size_t scratch_bytes() const override { return pass_.bytes() + weights_->bytes(); }
 
  private:
-  std::vector<TokenProb> likeliest(const DraftContext& context, std::int32_t head,
-                                   std::int32_t count);
-
   std::string name_ = "medusa";
   std::shared_ptr<const MedusaHeads> heads_;
   RankTree tree_;

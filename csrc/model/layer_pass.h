@@ -1,0 +1,21 @@
+// The parts of a forward pass that all of them share: a target's, a draft model's, a drafting
+// head's.
+#pragma once
+
+#include <cstdint>
+
+#include "model/model.h"
+#include "model/transformer.h"
+
+namespace specdec {
+
+// hidden += attention(input); hidden += mlp(norm(hidden)), where `input` [M, in features of the
+// projections] is backend memory, usually the norm of hidden. Rows go to `layer` of the cache.
+void run_block(const Backend& backend, const ModelConfig& config, const LayerWeights& weights,
+               std::int32_t layer, const Pass& pass, const float* input, Activations& act);
+
+// act.logits [count, V] = output norm(last `count` rows of hidden)
+void run_head(const Backend& backend, const ModelConfig& config, Buffer& norm, const Weight& output,
+              std::int32_t count, const Pass& pass, Activations& act);
+
+}  // namespace specdec

@@ -1,0 +1,51 @@
+#include "model/pass_plan.h"
+
+#include "core/error.h"
+
+namespace specdec {
+
+PassPlan::PassPlan(std::span<const PassInput> inputs, std::int32_t vocab_rows) {
+  for (const PassInput& input : inputs) append_segment(input);
+  for (const TokenId token : tokens) {
+    SPECDEC_CHECK(token >= 0 && token < vocab_rows, "token id ", token, " of ", vocab_rows);
+  }
+  for (Segment& segment : segments) segment.parents = &parents[segment.first_row];
+  pass.rows = static_cast<std::int32_t>(tokens.size());
+  pass.tokens = tokens.data();
+  pass.positions = positions.data();
+  pass.segments = segments.data();
+  pass.segment_count = static_cast<std::int32_t>(segments.size());
+}
+
+void PassPlan::append_segment(const PassInput& input) {
+  const std::int32_t rows = static_cast<std::int32_t>(input.tokens.size());
+  const std::int32_t base = input.cache->length();
+  SPECDEC_CHECK(rows > 0 && base + rows <= input.cache->capacity(), rows, " rows at ", base, " of ",
+                input.cache->capacity());
+  SPECDEC_CHECK(input.parents.empty() || input.parents.size() == input.tokens.size(),
+                input.parents.size(), " parents for ", rows, " rows");
+  Segment segment;
+  segment.cache = input.cache->view();
+  segment.base = base;
+  segment.first_row = static_cast<std::int32_t>(tokens.size());
+  segment.rows = rows;
+  for (std::int32_t i = 0; i < rows; ++i) {
+    const std::int32_t parent = input.parents.empty() ? i - 1 : input.parents[i];
+    SPECDEC_CHECK(parent >= -1 && parent < i, "row ", i, " has parent ", parent);
+    segment.is_chain = segment.is_chain && parent == i - 1;
+    const std::size_t parent_row = static_cast<std::size_t>(segment.first_row + parent);
+    positions.push_back(parent < 0 ? base : positions[parent_row] + 1);
+    parents.push_back(parent);
+    tokens.push_back(input.tokens[i]);
+  }
+  segments.push_back(segment);
+}
+
+void PassPlan::set_angles(const Backend& backend, const RopeTable& table, Buffer& rope) {
+  std::vector<float> cos_sin(tokens.size() * static_cast<std::size_t>(table.pairs()) * 2);
+  table.fill(positions, cos_sin.data());
+  backend.upload(rope.data(), cos_sin.data(), cos_sin.size() * sizeof(float));
+  pass.rope_cos_sin = rope.f32();
+}
+
+}  // namespace specdec
