@@ -120,14 +120,21 @@ def test_the_forward_pass_is_that_of_the_published_module(
         assert list(chain[1]) == expected
 
 
+@pytest.mark.parametrize(("seed", "nodes", "branches"), [(2, 14, 3), (3, 40, 2), (4, 40, 2)])
 def test_a_tree_is_what_the_reference_scores(
-    target_path: Path, target: _core.Model, head: _core.EagleHead, head_path: Path
+    target_path: Path,
+    target: _core.Model,
+    head: _core.EagleHead,
+    head_path: Path,
+    seed: int,
+    nodes: int,
+    branches: int,
 ) -> None:
     """Every node: its probability given its own path, its siblings in order, the heaviest kept."""
     reference = load_reference(target_path)
     checkpoint = heads_numpy.load(head_path.with_suffix("").with_suffix(""))
     ids = np.arange(len(checkpoint.tensors["d2t"])) + checkpoint.tensors["d2t"].astype(int)
-    prompt = [int(t) for t in np.random.default_rng(2).integers(3, 300, size=40)]
+    prompt = [int(t) for t in np.random.default_rng(seed).integers(3, 300, size=20)]
     embedding = reference.tensors["token_embd.weight"]
     all_states = hidden_states(reference, prompt[:-1])
     fused = np.concatenate([all_states[i] for i in STATES], axis=-1)
@@ -140,13 +147,13 @@ def test_a_tree_is_what_the_reference_scores(
             tokens, rows = [*tokens, token], np.concatenate([rows, hidden[-1:]])
         logits, _ = heads_numpy.eagle3_pass(checkpoint, embedding, tokens, rows)
         scores = np.exp(log_softmax(logits[-1]))
-        order = np.argsort(-scores, kind="stable")[:3]
+        order = np.argsort(-scores, kind="stable")[:branches]
         return {int(ids[i]): float(scores[i]) for i in order}
 
     _, tokens, parents, prob_rows, confidences = first_proposal(
-        drafter(head, "f32", max_draft=14, branches=3), target, prompt
+        drafter(head, "f32", max_draft=nodes, branches=branches), target, prompt
     )
-    assert len(tokens) == 14
+    assert len(tokens) == nodes
     assert set(prob_rows) == {-1}
     paths: list[list[int]] = []
     weights: list[float] = []
@@ -158,7 +165,7 @@ def test_a_tree_is_what_the_reference_scores(
         paths.append([*above, token])
         weights.append((weights[parent] if parent >= 0 else 1.0) * confidence)
     assert weights == sorted(weights, reverse=True)
-    assert len({tuple(path) for path in paths}) == 14
+    assert len({tuple(path) for path in paths}) == nodes
     assert max(len(path) for path in paths) > 2
 
 
@@ -245,6 +252,24 @@ def test_a_head_that_sat_out_catches_up(target: _core.Model, head: _core.EagleHe
     assert warm.tokens == cold.tokens
     assert recorders[0].proposals == recorders[1].proposals
     assert warm.stats["reused_tokens"] == len(text) - 1
+
+
+def test_the_same_text_again_after_it_was_cut(target: _core.Model, head: _core.EagleHead) -> None:
+    """No new row arrives then; what the head knew belonged to a longer text."""
+    made = drafter(head, max_draft=4)
+    generator = _core.Generator(target, 256, "f16")
+    generator.begin([made], [4, 5, 6, 7], request(max_tokens=40, **GREEDY))
+    tokens: list[int] = []
+    while len(tokens) < 20:
+        tokens += generator.step().tokens
+    generator.cut_output(6, "stop")
+    text = [4, 5, 6, 7, *tokens[:6]]
+    recorders = [_core.testing.ProposalRecorder(one) for one in (made, drafter(head, max_draft=4))]
+    generator.begin([recorders[0]], text, request(max_tokens=20, **GREEDY))
+    finish(generator)
+    run(target, text, [recorders[1]], max_tokens=20, **GREEDY)
+    assert recorders[0].proposals == recorders[1].proposals
+    assert len(recorders[0].proposals[0][1]) == 4
 
 
 def test_a_head_attached_later_has_the_prefix_computed_again(
