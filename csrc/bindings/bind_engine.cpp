@@ -40,6 +40,21 @@ DraftShape make_shape(std::int32_t max_draft, std::int32_t branches, RankPaths p
 
 namespace {
 
+using TokenFunction = py::typing::Callable<std::vector<TokenId>(std::vector<TokenId>, bool)>;
+
+// Called and destroyed by threads that have released the GIL.
+TranslateTokens python_translator(const TokenFunction& translate) {
+  const std::shared_ptr<py::object> function(new py::object(translate), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [function](std::span<const TokenId> tokens, bool at_start) {
+    const py::gil_scoped_acquire gil;
+    const std::vector<TokenId> list(tokens.begin(), tokens.end());
+    return (*function)(list, at_start).cast<std::vector<TokenId>>();
+  };
+}
+
 AcceptRule parse_rule(const std::string& name) {
   if (name == "coupled") return AcceptRule::kCoupled;
   if (name == "rejection") return AcceptRule::kRejection;
@@ -107,7 +122,22 @@ void bind_drafters(py::module_& m) {
                  make_shape(max_draft, branches, std::move(paths)));
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"),
-           py::arg("branches") = 0, py::arg("paths") = RankPaths{});
+           py::arg("branches") = 0, py::arg("paths") = RankPaths{})
+      .def(
+          "reduce_vocabulary",
+          [](DraftModelDrafter& self, std::vector<TokenId> scored, std::vector<TokenId> target_of) {
+            self.reduce_vocabulary({std::move(scored), std::move(target_of)});
+          },
+          py::arg("scored"), py::arg("target_of") = std::vector<TokenId>{}, ReleaseGil(),
+          "Only these tokens are proposed. target_of: the target's id of each draft token, or -1;\n"
+          "empty: the same ids.")
+      .def(
+          "translate_text",
+          [](DraftModelDrafter& self, const TokenFunction& translate) {
+            self.translate_text(python_translator(translate));
+          },
+          py::arg("translate"),
+          "translate(tokens, at_start) gives the draft's tokens of a piece of text.");
   py::class_<LayerSkipDrafter, Drafter, std::shared_ptr<LayerSkipDrafter>>(m, "LayerSkipDrafter")
       .def(py::init([](std::shared_ptr<Model> target, std::vector<std::int32_t> layers,
                        std::int32_t max_draft) {

@@ -23,6 +23,7 @@ class ModelState {
         activations_(model_->backend()) {}
 
   const Model& model() const { return *model_; }
+  const std::shared_ptr<const Model>& shared_model() const { return model_; }
   const Backend& backend() const { return model_->backend(); }
   KvCache& cache() { return cache_; }
   const KvCache& cache() const { return cache_; }

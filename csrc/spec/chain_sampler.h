@@ -28,8 +28,8 @@ class ChainSampler {
                         const float* logits);
 
   std::vector<std::unique_ptr<Buffer>>
-      weights_;  // [longest chain so far][vocab]: what each token was drawn from
-  TokenCounts counts_;                // of the text and the chain drafted so far
+      weights_;         // [longest chain so far][vocab]: what each token was drawn from
+  TokenCounts counts_;  // of the text and the chain drafted so far
   std::unique_ptr<Buffer> adjusted_;  // [vocab] logits with penalties and bias
 };
 

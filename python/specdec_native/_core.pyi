@@ -236,6 +236,24 @@ class DraftModelDrafter(Drafter):
             collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         ] = [],
     ) -> None: ...
+    def reduce_vocabulary(
+        self,
+        scored: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        target_of: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+    ) -> None:
+        """
+        Only these tokens are proposed. target_of: the target's id of each draft token, or -1;
+        empty: the same ids.
+        """
+    def translate_text(
+        self,
+        translate: collections.abc.Callable[
+            [list[int], bool], collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        ],
+    ) -> None:
+        """
+        translate(tokens, at_start) gives the draft's tokens of a piece of text.
+        """
 
 class LayerSkipDrafter(Drafter):
     def __init__(

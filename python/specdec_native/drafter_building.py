@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from specdec_native.drafters import (
     NgramDraft,
     Tree,
 )
+from specdec_native.errors import IncompatibleModelsError
 from specdec_native.models import resolve_model
+from specdec_native.text import Tokenizer
+from specdec_native.text.translation import TokenTranslator
 
 __all__ = ["build_drafter"]
 
@@ -95,11 +99,70 @@ def _build_draft_model(
     load: Callable[[str | os.PathLike[str]], _core.Model],
 ) -> _core.Drafter:
     model = load(drafter.path)
-    _core.check_same_vocabulary(target.file, model.file)
+    translator = _translator(drafter, target, model)
     positions = min(drafter.n_ctx or n_ctx, n_ctx, model.trained_context)
-    return _core.DraftModelDrafter(
+    made = _core.DraftModelDrafter(
         model, positions, kv_type, drafter.max_draft, **_growing(drafter.tree)
     )
+    target_of = _ids_in_range(translator, target, model) if translator else []
+    if translator or drafter.draft_vocab is not None:
+        made.reduce_vocabulary(_scored(drafter, model, target_of), target_of)
+    if translator:
+        made.translate_text(translator)
+    return made
+
+
+def _translator(
+    drafter: DraftModel, target: _core.Model, draft: _core.Model
+) -> TokenTranslator | None:
+    """What turns the target's tokens into the draft's; None if they are the same."""
+    try:
+        _core.check_same_vocabulary(target.file, draft.file)
+    except IncompatibleModelsError as error:
+        if not drafter.allow_vocab_mismatch:
+            raise
+        tokenizers = [Tokenizer.from_metadata(one.file.metadata) for one in (target, draft)]
+        translator = TokenTranslator(*tokenizers)
+        shared = sum(token >= 0 for token in translator.target_of)
+        if not shared:
+            raise IncompatibleModelsError(
+                f"{error} With allow_vocab_mismatch the tokens of equal strings would be used, but "
+                "there are none: choose another draft."
+            ) from None
+        warnings.warn(
+            f"the draft has another vocabulary: it proposes the {shared:,} of its "
+            f"{len(translator.target_of):,} tokens that the target has as well",
+            stacklevel=2,
+        )
+        return translator
+    return None
+
+
+def _ids_in_range(
+    translator: TokenTranslator, target: _core.Model, draft: _core.Model
+) -> list[int]:
+    """The target's ids of the draft's real tokens; padding of either has none."""
+    return [one if one < target.vocab else -1 for one in translator.target_of[: draft.vocab]]
+
+
+def _scored(drafter: DraftModel, draft: _core.Model, target_of: list[int]) -> list[int]:
+    """The draft's tokens that its head computes."""
+    wanted = drafter.draft_vocab
+    size = draft.vocab
+    usable = [token for token in range(size) if not target_of or target_of[token] >= 0]
+    if wanted is None:
+        return usable
+    if isinstance(wanted, int):
+        return usable[:wanted]
+    beyond = [token for token in wanted if token >= size]
+    if beyond:
+        raise ValueError(
+            f"draft_vocab holds the token {beyond[0]}; the draft has the ids 0 to {size - 1}"
+        )
+    chosen = sorted(set(wanted).intersection(usable))
+    if not chosen:
+        raise ValueError("draft_vocab holds no token that the target has as well")
+    return chosen
 
 
 def _growing(tree: Tree) -> dict[str, Any]:

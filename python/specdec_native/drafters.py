@@ -47,7 +47,7 @@ class NgramDraft:
 
 @dataclass(frozen=True)
 class DraftModel:
-    """Drafting with a smaller model of the same vocabulary (arXiv 2211.17192).
+    """Drafting with a smaller model (arXiv 2211.17192), as a rule of the same vocabulary.
 
     Attributes:
         path: The draft's GGUF file, or a name known to ``specdec pull``.
@@ -57,12 +57,21 @@ class DraftModel:
         tree: None: a chain, drawn with the request's sampling. A number: a tree of the likeliest
             tokens, at most so many children per node, grown where the draft is confident (arXiv
             2406.16858) up to `max_draft` nodes. Or a fixed tree, see `MedusaDraft`.
+        draft_vocab: None: every token may be drafted. A number: so many tokens, those of the lowest
+            ids, which the tokenizer merged first and which are the most frequent, and those that
+            the text so far holds. Or the ids, for example the most frequent of a text of your own
+            (FR-Spec, arXiv 2502.14856). The output head is a large part of a small model; a
+            reduced one drafts faster, and the text stays the same.
+        allow_vocab_mismatch: Accept a draft with another tokenizer. It proposes only tokens whose
+            strings both vocabularies have, and reads the text in tokens of its own.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 4
     n_ctx: int | None = None
     tree: Tree = None
+    draft_vocab: int | Sequence[int] | None = None
+    allow_vocab_mismatch: bool = False
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -74,6 +83,12 @@ class DraftModel:
         if self.n_ctx is not None:
             _check_whole("n_ctx", self.n_ctx, 2, 2**24)
         object.__setattr__(self, "tree", _checked_tree(self.tree))
+        if isinstance(self.draft_vocab, Sequence) and not isinstance(self.draft_vocab, str):
+            for token in self.draft_vocab:
+                _check_whole("a token of draft_vocab", token, 0, 2**31 - 1)
+            object.__setattr__(self, "draft_vocab", tuple(sorted(set(self.draft_vocab))))
+        elif self.draft_vocab is not None:
+            _check_whole("draft_vocab", self.draft_vocab, 1, 2**31 - 1)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ namespace specdec {
 namespace {
 
 constexpr std::int32_t kPrefillChunk = 512;
+// A reduced head scores the tokens of the text up to a multiple of this.
+constexpr std::size_t kFollowStep = 64;
 
 }  // namespace
 
@@ -19,36 +21,72 @@ DraftModelDrafter::DraftModelDrafter(std::shared_ptr<const Model> model, std::in
 }
 
 std::size_t DraftModelDrafter::scratch_bytes() const {
-  return state_.activations().bytes() + sampler_.bytes() + (weights_ ? weights_->bytes() : 0);
+  return state_.activations().bytes() + sampler_.bytes() + (weights_ ? weights_->bytes() : 0) +
+         (head_ ? head_->scratch_bytes() : 0);
 }
 
-bool DraftModelDrafter::run(std::span<const TokenId> tokens, LogitRows rows,
-                            const CancelFlag* cancel) {
-  if (!state_.run(tokens, {}, rows, cancel)) return false;
+std::size_t DraftModelDrafter::weight_bytes() const {
+  return state_.model().weight_bytes() + (head_ ? head_->weight_bytes() : 0);
+}
+
+void DraftModelDrafter::reduce_vocabulary(DraftVocabulary vocabulary) {
+  head_ = std::make_unique<ReducedHead>(state_.shared_model(), std::move(vocabulary));
+}
+
+void DraftModelDrafter::translate_text(TranslateTokens translate) {
+  SPECDEC_CHECK(head_ != nullptr, "a draft with its own tokenizer needs to know the shared tokens");
+  text_ = std::make_unique<TranslatedText>(std::move(translate));
+}
+
+// The committed text in the draft's tokens.
+std::span<const TokenId> DraftModelDrafter::draft_text(std::span<const TokenId> tokens) {
+  return text_ ? text_->update(tokens) : tokens;
+}
+
+// One pass; tokens are the draft's.
+bool DraftModelDrafter::run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
+                            LogitRows rows, const CancelFlag* cancel) {
+  if (!state_.run(tokens, parents, head_ ? LogitRows{} : rows, cancel)) return false;
+  if (head_ && rows.count > 0) {
+    head_->run(state_.activations(), static_cast<std::int32_t>(tokens.size()), rows.count);
+  }
+  return true;
+}
+
+bool DraftModelDrafter::append(std::span<const TokenId> tokens, LogitRows rows,
+                               const CancelFlag* cancel) {
+  if (!run(tokens, {}, rows, cancel)) return false;
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
   return true;
 }
 
+// Of the i-th row of the last pass that had them, by the target's ids.
+const float* DraftModelDrafter::logits(const DraftContext& context, std::int32_t row) {
+  return head_ ? head_->logits(state_.workspace(), row, context.draw.vocab) : state_.logits(row);
+}
+
 bool DraftModelDrafter::prepare(const DraftContext& context) {
-  commit(context.tokens);
+  const std::span<const TokenId> text = draft_text(context.tokens);
+  cut_cache(text);
   // All but the last token, which the first propose() takes with what else is new.
   const std::size_t wanted =
-      std::min(context.tokens.size() - 1, static_cast<std::size_t>(state_.n_ctx()));
+      std::min(text.empty() ? 0 : text.size() - 1, static_cast<std::size_t>(state_.n_ctx()));
   if (cached_.size() >= wanted) return true;
   const std::size_t count = std::min<std::size_t>(wanted - cached_.size(), kPrefillChunk);
-  run(context.tokens.subspan(cached_.size(), count), {0}, context.cancel);
+  append(text.subspan(cached_.size(), count), {0}, context.cancel);
   return cached_.size() >= wanted;
 }
 
 // Runs what is new in the text; the logits of the pending token are the last pass's then.
-bool DraftModelDrafter::catch_up(const DraftContext& context) {
-  SPECDEC_DCHECK(cached_.size() < context.tokens.size(), cached_.size(), " cached rows of ",
-                 context.tokens.size(), " tokens");
-  std::span<const TokenId> tail = context.tokens.subspan(cached_.size());
+bool DraftModelDrafter::catch_up(std::span<const TokenId> text, const CancelFlag* cancel) {
+  SPECDEC_DCHECK(cached_.size() < text.size(), cached_.size(), " cached rows of ", text.size(),
+                 " tokens");
+  if (head_) head_->follow(text.first(text.size() / kFollowStep * kFollowStep));
+  std::span<const TokenId> tail = text.subspan(cached_.size());
   while (!tail.empty()) {
     // A tail longer than a chunk: the drafter sat out for a while.
     const std::size_t chunk = std::min<std::size_t>(tail.size(), kPrefillChunk);
-    if (!run(tail.first(chunk), {chunk == tail.size() ? 1 : 0}, context.cancel)) return false;
+    if (!append(tail.first(chunk), {chunk == tail.size() ? 1 : 0}, cancel)) return false;
     tail = tail.subspan(chunk);
   }
   return true;
@@ -57,9 +95,12 @@ bool DraftModelDrafter::catch_up(const DraftContext& context) {
 Proposal DraftModelDrafter::propose(const DraftContext& context, std::int32_t budget) {
   Proposal proposal;
   proposal.source = name_;
-  const std::int32_t room = state_.n_ctx() - static_cast<std::int32_t>(context.tokens.size());
+  const std::span<const TokenId> text = draft_text(context.tokens);
+  const std::int32_t room = state_.n_ctx() - static_cast<std::int32_t>(text.size());
   const std::int32_t count = std::min({budget, shape_.max_draft, room + 1});
-  if (count <= 0 || !catch_up(context)) return proposal;
+  if (text.empty() || count <= 0) return proposal;
+  cut_cache(text);
+  if (!catch_up(text, context.cancel)) return proposal;
   if (shape_.is_chain()) {
     draft_chain(context, count, proposal);
   } else {
@@ -71,9 +112,11 @@ Proposal DraftModelDrafter::propose(const DraftContext& context, std::int32_t bu
 void DraftModelDrafter::draft_chain(const DraftContext& context, std::int32_t count,
                                     Proposal& proposal) {
   for (;;) {
-    sampler_.draw(context, state_.backend(), state_.workspace(), state_.logits(0), proposal);
+    sampler_.draw(context, state_.backend(), state_.workspace(), logits(context, 0), proposal);
     if (proposal.size() >= count) return;
-    if (!run({&proposal.tokens.back(), 1}, {1}, context.cancel)) return;
+    const TokenId last = proposal.tokens.back();
+    const TokenId token = head_ ? head_->draft_id(last) : last;
+    if (token < 0 || !append({&token, 1}, {1}, context.cancel)) return;
   }
 }
 
@@ -81,7 +124,7 @@ std::vector<TokenProb> DraftModelDrafter::likeliest(const DraftContext& context,
                                                     std::int32_t count) {
   const std::size_t bytes = static_cast<std::size_t>(context.draw.vocab) * sizeof(float);
   if (!weights_ || weights_->bytes() < bytes) weights_ = state_.backend().allocate(bytes);
-  return likeliest_tokens(state_.backend(), state_.workspace(), state_.logits(row),
+  return likeliest_tokens(state_.backend(), state_.workspace(), logits(context, row),
                           context.draw.vocab, context.draw.filter, count, weights_->f32());
 }
 
@@ -99,11 +142,12 @@ void DraftModelDrafter::draft_tree(const DraftContext& context, std::int32_t cou
 bool DraftModelDrafter::score_frontier(const DraftContext& context, TreeGrowth& tree) {
   const std::vector<std::int32_t> frontier = tree.next_frontier();
   if (frontier.empty()) return false;
-  const auto [tokens, parents] = tree.rows(frontier);
+  auto [tokens, parents] = tree.rows(frontier);
+  for (TokenId& token : tokens) token = head_ ? head_->draft_id(token) : token;
   const std::int32_t base = state_.cache().length();
   if (static_cast<std::int32_t>(tokens.size()) > state_.n_ctx() - base) return false;
   const LogitRows logit_rows{static_cast<std::int32_t>(frontier.size())};
-  if (!state_.run(tokens, parents, logit_rows, context.cancel)) return false;
+  if (!run(tokens, parents, logit_rows, context.cancel)) return false;
   state_.cache().truncate(base);
   for (std::size_t i = 0; i < frontier.size(); ++i) {
     tree.add_children(frontier[i],
@@ -112,11 +156,14 @@ bool DraftModelDrafter::score_frontier(const DraftContext& context, TreeGrowth& 
   return true;
 }
 
-void DraftModelDrafter::commit(std::span<const TokenId> tokens) {
+void DraftModelDrafter::commit(std::span<const TokenId> tokens) { cut_cache(draft_text(tokens)); }
+
+// Keeps the cache rows that the text begins with.
+void DraftModelDrafter::cut_cache(std::span<const TokenId> text) {
   // At most all but the last token: that one is pending here as well.
-  const std::size_t limit = std::min(cached_.size(), tokens.empty() ? 0 : tokens.size() - 1);
+  const std::size_t limit = std::min(cached_.size(), text.empty() ? 0 : text.size() - 1);
   std::size_t common = 0;
-  while (common < limit && cached_[common] == tokens[common]) ++common;
+  while (common < limit && cached_[common] == text[common]) ++common;
   cached_.resize(common);
   state_.cache().truncate(static_cast<std::int32_t>(common));
 }

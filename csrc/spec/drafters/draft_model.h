@@ -1,6 +1,7 @@
-// Drafting with a smaller model that has the target's vocabulary (arXiv 2211.17192): one token
-// after the other, with the request's sampling chain but for a grammar's mask; or a tree of its likeliest tokens,
-// grown by confidence (arXiv 2406.16858) or along a fixed shape.
+// Drafting with a smaller model (arXiv 2211.17192): one token after the other, with the request's
+// sampling chain but for a grammar's mask; or a tree of its likeliest tokens, grown by confidence
+// (arXiv 2406.16858) or along a fixed shape. It has the target's vocabulary, or is told how its own
+// relates to it; it may score a part of its vocabulary only.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,11 @@
 #include <vector>
 
 #include "model/model_state.h"
+#include "model/reduced_head.h"
 #include "spec/chain_sampler.h"
 #include "spec/draft_shape.h"
 #include "spec/drafter.h"
+#include "spec/translated_text.h"
 #include "spec/tree_growth.h"
 
 namespace specdec {
@@ -22,19 +25,30 @@ class DraftModelDrafter final : public Drafter {
   DraftModelDrafter(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type,
                     DraftShape shape);
 
+  // Proposes only some of the draft's tokens. Before the first use.
+  void reduce_vocabulary(DraftVocabulary vocabulary);
+  // The draft has a tokenizer of its own. After reduce_vocabulary, which says which tokens both
+  // have.
+  void translate_text(TranslateTokens translate);
+
   const std::string& name() const override { return name_; }
   std::int32_t max_draft() const override { return shape_.max_draft; }
   bool prepare(const DraftContext& context) override;
   Proposal propose(const DraftContext& context, std::int32_t budget) override;
   void commit(std::span<const TokenId> tokens) override;
   void reset() override;
-  std::size_t weight_bytes() const override { return state_.model().weight_bytes(); }
+  std::size_t weight_bytes() const override;
   std::size_t cache_bytes() const override { return state_.cache().bytes(); }
   std::size_t scratch_bytes() const override;
 
  private:
-  bool run(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
-  bool catch_up(const DraftContext& context);
+  std::span<const TokenId> draft_text(std::span<const TokenId> tokens);
+  bool run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents, LogitRows rows,
+           const CancelFlag* cancel);
+  bool append(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
+  const float* logits(const DraftContext& context, std::int32_t row);
+  void cut_cache(std::span<const TokenId> text);
+  bool catch_up(std::span<const TokenId> text, const CancelFlag* cancel);
   void draft_chain(const DraftContext& context, std::int32_t count, Proposal& proposal);
   void draft_tree(const DraftContext& context, std::int32_t count, Proposal& proposal);
   bool score_frontier(const DraftContext& context, TreeGrowth& tree);
@@ -45,9 +59,11 @@ class DraftModelDrafter final : public Drafter {
   ModelState state_;
   DraftShape shape_;
   ChainSampler sampler_;
-  std::unique_ptr<Buffer> weights_;  // [vocab]: of a node of a tree
-  std::vector<TokenId>
-      cached_;  // the tokens of the cache rows; a prefix of the text between rounds
+  std::unique_ptr<Buffer> weights_;       // [vocab]: of a node of a tree
+  std::unique_ptr<ReducedHead> head_;     // null: the model's own, all tokens
+  std::unique_ptr<TranslatedText> text_;  // null: the draft reads the target's tokens
+  // The draft's tokens of the cache rows; a prefix of the text between rounds.
+  std::vector<TokenId> cached_;
 };
 
 }  // namespace specdec

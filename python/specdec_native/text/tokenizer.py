@@ -116,17 +116,34 @@ class Tokenizer:
         """
         text = "".join(piece for piece, _ in segments)
         self._check_text(text)
+        ids = self._encode_text(text, _barred_ranges(segments), dummy_space=True)
+        return self._with_specials(ids) if add_special else ids
+
+    def encode_inside(self, text: str, *, starts_stretch: bool) -> list[int]:
+        """Turns a part of a longer text into token ids, without special tokens.
+
+        Args:
+            text: The part.
+            starts_stretch: Whether it comes at the start of the text or right after a special
+                token, where some models put a space.
+        """
+        return self._encode_text(text, [(0, len(text))], dummy_space=starts_stretch)
+
+    def _encode_text(
+        self, text: str, barred: list[tuple[int, int]], *, dummy_space: bool
+    ) -> list[int]:
+        """Ids of a text; control tokens are not recognised in the `barred` ranges."""
         ids: list[int] = []
         position = 0
-        for start, end, token in self._splitter.find(text, _barred_ranges(segments)):
-            self._encode_plain(text[position:start], ids)
+        for start, end, token in self._splitter.find(text, barred):
+            self._encode_plain(text[position:start], ids, dummy_space)
             ids.append(token)
-            position = end
+            position, dummy_space = end, True
             if token in self.vocabulary.strip_after:
                 while position < len(text) and text[position].isspace():
                     position += 1
-        self._encode_plain(text[position:], ids)
-        return self._with_specials(ids) if add_special else ids
+        self._encode_plain(text[position:], ids, dummy_space)
+        return ids
 
     def decode(self, tokens: Iterable[int], *, control: bool = False) -> str:
         """Turns token ids into text; bytes that are not UTF-8 become U+FFFD.
@@ -206,14 +223,14 @@ class Tokenizer:
                 stacklevel=4,
             )
 
-    def _encode_plain(self, text: str, ids: list[int]) -> None:
+    def _encode_plain(self, text: str, ids: list[int], dummy_space: bool) -> None:
         """Appends the ids of text without special tokens."""
         if not text:
             return
         if self._is_llama:
             # Each stretch of text gets the space, also after a special token: so do the
             # tokenizer.json files of these models, and llama.cpp.
-            prefix = " " if self.vocabulary.add_space_prefix else ""
+            prefix = " " if dummy_space and self.vocabulary.add_space_prefix else ""
             text = (prefix + text).replace(" ", _SPACE_MARK)
         ids.extend(self._engine.encode(text, add_special_tokens=False).ids)
 
