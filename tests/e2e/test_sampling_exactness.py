@@ -64,7 +64,7 @@ def half_wrong(text: Sequence[int]) -> list[int]:
 
 
 def drafter_sets(
-    draft: _core.Model, plain: Run, prompt: Sequence[int]
+    target: _core.Model, draft: _core.Model, plain: Run, prompt: Sequence[int]
 ) -> dict[str, Callable[[], list[_core.Drafter]]]:
     script = half_wrong(plain.tokens)
     return {
@@ -74,6 +74,8 @@ def drafter_sets(
             _core.NgramDrafter(8, 2, 4),
             _core.DraftModelDrafter(draft, 512, "f16", 3),
         ],
+        "draft, tree": lambda: [_core.DraftModelDrafter(draft, 512, "f16", 8, 2)],
+        "layer skip": lambda: [_core.LayerSkipDrafter(target, [0, 1], 4)],
         "script": lambda: [_core.testing.ScriptedDrafter(script, len(prompt), 8)],
         "script, tree": lambda: [_core.testing.ScriptedDrafter(script, len(prompt), 12, True)],
     }
@@ -104,7 +106,7 @@ def scoring_rows(target: _core.Model, result: Run, prompt: Sequence[int]) -> np.
 def test_every_chain_gives_the_plain_tokens_and_logprobs(
     target: _core.Model, draft: _core.Model, chain: str, mode: dict[str, Any], masked: bool
 ) -> None:
-    """Bit for bit, with n-gram and model drafts, both, half-wrong ones, and a tree."""
+    """Bit for bit: n-gram, model and layer-skip drafts, half-wrong ones, chains and trees."""
     accepted: dict[str, int] = {}
     rejected: dict[str, int] = {}
     for seed, prompt in enumerate((PROMPT, [200, 7, 7, 9, 7, 7])):
@@ -113,10 +115,11 @@ def test_every_chain_gives_the_plain_tokens_and_logprobs(
             fields["mask"] = _core.testing.StepMask(40)
         plain = run(target, prompt, **fields)
         assert len(plain.logprobs) == len(plain.tokens) == 40
-        for name, make in drafter_sets(draft, plain, prompt).items():
+        for name, make in drafter_sets(target, draft, plain, prompt).items():
             result = run(target, prompt, make(), **fields)
             assert result.tokens == plain.tokens, name
             assert result.logprobs == plain.logprobs, name
+            assert result.finish_reason == plain.finish_reason == "length"
             stats = result.stats
             accepted[name] = accepted.get(name, 0) + stats["accepted"]
             rejected[name] = rejected.get(name, 0) + stats["drafted"] - stats["accepted"]
