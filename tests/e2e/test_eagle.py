@@ -345,3 +345,29 @@ def test_names_and_objects(target_path: Path, head_path: Path) -> None:
             assert result.tokens == plain.tokens
             assert result.stats.drafted > 0
             assert min(gen.memory()["draft_weights"], gen.memory()["draft_cache"]) > 0
+
+
+CHAINS: dict[str, dict[str, Any]] = {
+    "penalties": {"temperature": 0.8, "repetition_penalty": 1.3, "presence_penalty": 0.5},
+    "bias": {"temperature": 0.0, "logit_bias": [(154, -100.0), (70, -3.0), (113, 2.0)]},
+    "mask": {"temperature": 0.9},
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_the_sampling_chain_acts_at_every_position(
+    target: _core.Model, head: _core.EagleHead, chain: str
+) -> None:
+    """With drafts of the head, of layers, and of trees: the tokens are those of plain decoding."""
+    fields = {**CHAINS[chain], "seed": 5, "max_tokens": 60}
+    if chain == "mask":
+        fields["mask"] = _core.testing.StepMask(60)
+    plain = run(target, [7, 8, 9], **fields)
+    for made in (
+        *(drafter(head, **shape) for shape in SHAPES),
+        _core.LayerSkipDrafter(target, [0, 1], 4),
+        _core.DraftModelDrafter(target, 512, "f16", 12, branches=3),
+    ):
+        result = run(target, [7, 8, 9], [made], **fields)
+        assert result.tokens == plain.tokens
+        assert result.stats["drafted"] > 0

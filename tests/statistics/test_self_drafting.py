@@ -1,0 +1,83 @@
+"""Whole engine runs of `rejection`, for every drafter that uses the target itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specdec_native import _core
+from support.chi_square import fit_p_value
+from support.engine import finish, load, request
+from support.heads import converted, few_token_target, fitted_eagle3, fitted_medusa, texts_of
+
+RUNS = 4000
+PROMPT_SIZE = 9
+FILTERS = {"temperature": 2.0, "top_k": 4}
+KINDS = ("layerskip", "medusa", "eagle chain", "eagle tree")
+
+Maker = Callable[[], _core.Drafter]
+
+
+@pytest.fixture(scope="module")
+def target_path(make_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = make_model(dtype="f32", seed=4, tied=False)
+    return few_token_target(source, tmp_path_factory.mktemp("target") / "few.gguf")
+
+
+@pytest.fixture(scope="module")
+def target(target_path: Path) -> _core.Model:
+    return load(target_path, threads=1)
+
+
+@pytest.fixture(scope="module")
+def makers(
+    target_path: Path, target: _core.Model, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Maker]:
+    folder = tmp_path_factory.mktemp("heads")
+    medusa = converted(fitted_medusa(folder / "medusa", target_path, target), target_path)
+    heads = _core.MedusaHeads.load(str(medusa), target)
+    eagle = converted(fitted_eagle3(folder / "eagle", target_path, target, [2, 3, 4]), target_path)
+    head = _core.EagleHead.load(str(eagle), target)
+    return {
+        "layerskip": lambda: _core.LayerSkipDrafter(target, [0, 2], 2),
+        "medusa": lambda: _core.MedusaDrafter(heads, [[0], [1], [0, 0], [0, 1]]),
+        "eagle chain": lambda: _core.EagleDrafter(head, 64, "f16", 2),
+        "eagle tree": lambda: _core.EagleDrafter(head, 64, "f16", 6, branches=3),
+    }
+
+
+def probabilities(target: _core.Model, tokens: list[int]) -> dict[int, float]:
+    logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
+    kept = np.argsort(-logits, kind="stable")[:4]
+    weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / FILTERS["temperature"])
+    return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_tokens_have_the_targets_joint_distribution(
+    target: _core.Model, makers: dict[str, Maker], kind: str
+) -> None:
+    prompt = texts_of(target, 2)[1][:PROMPT_SIZE]  # text of its own, so that the heads know it
+    exact = {
+        (a, b): x * y
+        for a, x in probabilities(target, prompt).items()
+        for b, y in probabilities(target, [*prompt, a]).items()
+    }
+    generator = _core.Generator(target, 64, "f16")
+    drafter = makers[kind]()
+    counts, outcomes = dict.fromkeys(exact, 0), set()
+    for seed in range(RUNS):
+        fields = {"seed": seed, "max_tokens": 3, "acceptance": "rejection", **FILTERS}
+        # The last prompt token differs in the cache: the heads get a hidden row each time.
+        generator.begin([drafter], prompt[:-1], request(max_tokens=0))
+        generator.begin([drafter], prompt, request(**fields))
+        result = finish(generator)
+        counts[(result.tokens[0], result.tokens[1])] += 1
+        outcomes.add(tuple(source != "target" for source in result.sources[:2]))
+    assert {flag for outcome in outcomes for flag in outcome} == {True, False}  # accepted, or not
+    observed = np.array([counts[pair] for pair in exact])
+    expected = np.array([exact[pair] for pair in exact])
+    assert fit_p_value(observed, expected) > 1e-3
