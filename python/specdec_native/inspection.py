@@ -10,7 +10,13 @@ import numpy as np
 
 from specdec_native import _core
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
-from specdec_native.drafters import Drafter, DraftModel, parse_draft
+from specdec_native.drafters import (
+    Drafter,
+    DraftModel,
+    EagleDraft,
+    MedusaDraft,
+    parse_draft,
+)
 from specdec_native.errors import Error
 from specdec_native.models import resolve_model
 from specdec_native.text import Tokenizer
@@ -121,6 +127,12 @@ def estimate_memory(
             parts["draft_weights"] += small.weight_bytes()
             parts["draft_cache"] += small.cache_bytes(positions, kv_type)
             parts["scratch"] += small.scratch_bytes()
+        elif isinstance(drafter, (MedusaDraft, EagleDraft)):
+            heads = _Facts(_core.GgufFile(resolve_model(drafter.path)))
+            parts["draft_weights"] += heads.weight_bytes()
+            if isinstance(drafter, EagleDraft):
+                parts["draft_cache"] += heads.cache_bytes(context, kv_type)
+                parts["scratch"] += heads.scratch_bytes()
     return {**parts, "total": sum(parts.values())}
 
 

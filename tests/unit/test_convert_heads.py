@@ -13,7 +13,10 @@ from gguf import GGUFReader, dequantize
 from safetensors.numpy import load_file, save_file
 
 import specdec_native as sd
+from gguf_edit import read_metadata, read_tensors, write_gguf
 from make_tiny_heads import make_eagle3, make_medusa
+from specdec_native import _core
+from support.engine import load
 
 MEDUSA_FILE, EAGLE_FILE = "medusa_lm_head.safetensors", "model.safetensors"
 
@@ -246,3 +249,96 @@ def test_heads_are_no_model(tmp_path: Path, tiny_model: Path) -> None:
     convert(make_medusa(tmp_path / "medusa"), tmp_path / "medusa.gguf")
     with pytest.raises(sd.GgufError, match=r"drafting heads .*medusa:PATH"):
         sd.Generator(tiny_model, draft=tmp_path / "medusa.gguf", progress=False)
+
+
+def edited_gguf(
+    source: Path, out: Path, metadata: dict[str, Any], tensors: Callable[[list[Any]], None]
+) -> Path:
+    reader = GGUFReader(source)
+    values = read_metadata(reader)
+    for key, value in metadata.items():
+        if value is None:
+            del values[key]
+        else:
+            values[key].value = value
+    listed = read_tensors(reader)
+    tensors(listed)
+    return write_gguf(out, values, listed)
+
+
+def with_ids(ids: np.ndarray) -> Callable[[list[Any]], None]:
+    def change(tensors: list[Any]) -> None:
+        (d2t,) = (one for one in tensors if one.name == "d2t")
+        d2t.data = ids
+
+    return change
+
+
+def without(name: str) -> Callable[[list[Any]], None]:
+    return lambda tensors: tensors.remove(next(one for one in tensors if one.name == name))
+
+
+def unchanged(tensors: list[Any]) -> None:
+    """Leaves them."""
+
+
+IDS = np.arange(120, dtype=np.int64)
+EAGLE_FILES: list[tuple[dict[str, Any], Any, str]] = [
+    ({}, with_ids(IDS + 200), "names token 300, which is not the target's"),
+    ({}, with_ids(IDS - 1), "names token -1"),
+    ({}, with_ids(IDS // 2), "names token 0, which is there already"),
+    ({}, with_ids(IDS[:50]), "names 50 tokens, but the head scores 120"),
+    ({}, with_ids(IDS.reshape(2, 60)), "I64 and 2 dimensions"),
+    ({}, without("d2t"), "scores 120 tokens without saying which"),
+    ({}, without("fc.weight"), "'fc.weight' is missing"),
+    ({}, without("blk.0.attn_norm_2.weight"), "'blk.0.attn_norm_2.weight' is missing"),
+    ({"eagle3.extract_layers": None}, unchanged, "key eagle3.extract_layers is missing"),
+    ({"eagle3.extract_layers": [2, 3]}, unchanged, "'fc.weight' has shape"),
+    ({"eagle3.extract_layers": [2, 3, 5]}, unchanged, "before layer 5, but the target has 4"),
+    ({"eagle3.block_count": 2}, unchanged, "an EAGLE-3 head has one layer"),
+    ({"eagle3.target_hidden_size": 32}, unchanged, "target of width 32, but this one has 64"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "tensors", "message"), EAGLE_FILES)
+def test_damaged_eagle3_files_are_refused(
+    tmp_path: Path, tiny_model: Path, metadata: dict[str, Any], tensors: Any, message: str
+) -> None:
+    convert(make_eagle3(tmp_path / "heads"), tmp_path / "good.gguf", target=tiny_model)
+    target = load(tiny_model)
+    assert _core.EagleHead.load(str(tmp_path / "good.gguf"), target).states == [2, 2, 1]
+    bad = edited_gguf(tmp_path / "good.gguf", tmp_path / "bad.gguf", metadata, tensors)
+    with pytest.raises((sd.GgufError, sd.IncompatibleModelsError), match=message):
+        _core.EagleHead.load(str(bad), target)
+
+
+def test_damaged_medusa_files_are_refused(tmp_path: Path, tiny_model: Path) -> None:
+    convert(make_medusa(tmp_path / "heads"), tmp_path / "good.gguf")
+    target = load(tiny_model)
+    cases: list[tuple[dict[str, Any], Any, str]] = [
+        ({"medusa.head_count": 0}, unchanged, "head_count is 0"),
+        ({"medusa.head_count": 4}, unchanged, "'head.3.blk.0.weight' is missing"),
+        ({"medusa.head_count": 2}, unchanged, "'head.2.blk.0.weight' is not part of"),
+        ({"medusa.block_count": 10**6}, unchanged, "medusa.block_count"),
+        ({}, without("head.1.output.weight"), "'head.1.output.weight' is missing"),
+        ({}, without("head.1.blk.0.bias"), "'head.1.blk.0.bias' is missing"),
+    ]
+    for metadata, tensors, message in cases:
+        bad = edited_gguf(tmp_path / "good.gguf", tmp_path / "bad.gguf", metadata, tensors)
+        with pytest.raises(sd.GgufError, match=message):
+            _core.MedusaHeads.load(str(bad), target)
+
+
+def test_memory_of_heads_is_estimated(tmp_path: Path, tiny_model: Path) -> None:
+    convert(make_medusa(tmp_path / "a"), tmp_path / "medusa.gguf")
+    convert(make_eagle3(tmp_path / "b"), tmp_path / "eagle.gguf", target=tiny_model)
+    for draft in (
+        sd.MedusaDraft(tmp_path / "medusa.gguf"),
+        sd.EagleDraft(tmp_path / "eagle.gguf"),
+    ):
+        estimate = sd.estimate_memory(tiny_model, draft, 256)
+        with sd.Generator(tiny_model, draft=draft, n_ctx=256, progress=False) as gen:
+            actual = gen.memory()
+        # Small tensors are padded; F16 weights stay in the mapped file.
+        assert estimate["draft_weights"] > 0
+        assert estimate["draft_cache"] == actual["draft_cache"]
