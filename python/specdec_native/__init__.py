@@ -29,6 +29,7 @@ from specdec_native.errors import (
 from specdec_native.generator import Generator
 from specdec_native.info import build_info, cpu_info
 from specdec_native.inspection import estimate_memory, inspect
+from specdec_native.layer_search import LayerSearch, search_layers
 from specdec_native.models import pull
 from specdec_native.quantization import QuantizedTensor, QuantizeResult, quantize
 from specdec_native.sampling import SamplingParams
@@ -54,6 +55,7 @@ __all__ = [
     "GgufError",
     "IncompatibleModelsError",
     "InternalError",
+    "LayerSearch",
     "LayerSkipDraft",
     "MedusaDraft",
     "NgramDraft",
@@ -77,4 +79,5 @@ __all__ = [
     "inspect",
     "pull",
     "quantize",
+    "search_layers",
 ]

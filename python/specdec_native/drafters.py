@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
@@ -122,6 +123,24 @@ class LayerSkipDraft:
         for layer in self.layers:
             _check_whole("a layer", layer, 0, 2**16)
         object.__setattr__(self, "layers", tuple(self.layers))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the fields as JSON, for ``load`` and for ``layerskip:FILE.json``."""
+        Path(os.fspath(path)).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LayerSkipDraft:
+        """Reads what ``save`` wrote.
+
+        Raises:
+            ValueError: The file is no such JSON; the message names it.
+            FileNotFoundError: There is none.
+        """
+        try:
+            values = json.loads(Path(os.fspath(path)).read_text(encoding="utf-8"))
+            return cls(**values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{os.fspath(path)}: no saved LayerSkipDraft ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -249,12 +268,14 @@ def _parse_name(name: str) -> Drafter:
 
 
 def _parse_layer_skip(text: str) -> LayerSkipDraft:
-    """``N`` layers, or a list with a comma: ``0,1,5`` or ``3,``."""
+    """``N`` layers, a list with a comma: ``0,1,5`` or ``3,``, or a saved ``FILE.json``."""
+    if text.endswith(".json"):
+        return LayerSkipDraft.load(text)
     parts = [part.strip() for part in text.removesuffix(",").split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ValueError(
             f"draft is 'layerskip:{text}'; give how many of the target's layers run, as in "
-            "layerskip:10, or which, as in layerskip:0,1,2,5"
+            "layerskip:10, which, as in layerskip:0,1,2,5, or a file of specdec layers (.json)"
         )
     numbers = [int(part) for part in parts]
     return LayerSkipDraft(numbers if "," in text else numbers[0])

@@ -21,7 +21,7 @@ from specdec_native.bench.prediction import expected_speedup, predict_speedups
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-COMMANDS = ("pull", "generate", "chat", "inspect", "quantize")
+COMMANDS = ("pull", "generate", "chat", "inspect", "convert", "layers", "quantize")
 
 
 @pytest.fixture
@@ -440,11 +440,19 @@ def test_convert_and_draft_with_heads(run: Run, tiny_model: Path, tmp_path: Path
     drafted = result_of(run("generate", *options, "-d", f"medusa:{out}"))
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["stats"]["drafted"] > 0
-    done = run("convert", folder, out, "--type", "q9")
-    assert done.returncode == 2
+    assert run("convert", folder, out, "--type", "q9").returncode == 2
     done = run("convert", tmp_path, out)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "config.json" in done.stderr
+
+
+def test_layers_are_searched_and_used(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "layers.json"
+    result = result_of(run("layers", "-m", tiny_model, out, "--tokens", 4, "--json"))
+    assert json.loads(out.read_text())["layers"] == result["layers"]
+    options = ("-m", tiny_model, "--temp", 0, "-n", 20, "--ids", "5,6,7", "--json")
+    drafted = result_of(run("generate", *options, "-d", f"layerskip:{out}"))
+    assert drafted["tokens"] == result_of(run("generate", *options, "-d", "none"))["tokens"]
 
 
 def test_inspect_draft_that_does_not_fit(

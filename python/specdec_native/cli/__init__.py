@@ -16,6 +16,7 @@ from specdec_native.cli.common import DEBUG_VARIABLE
 from specdec_native.cli.convert import convert
 from specdec_native.cli.generate import generate
 from specdec_native.cli.inspect import inspect
+from specdec_native.cli.layers import layers
 from specdec_native.cli.pull import pull
 from specdec_native.cli.quantize import quantize
 
@@ -60,6 +61,7 @@ app.command(epilog='Example: specdec generate -m model.gguf -p "Once upon a time
 app.command(epilog='Example: specdec chat --system "Answer in one sentence."')(chat)
 app.command(epilog="Example: specdec inspect model.gguf --draft small.gguf")(inspect)
 app.command(epilog="Example: specdec convert HEADS_DIR heads.gguf --target model.gguf")(convert)
+app.command(epilog="Example: specdec layers -m model.gguf layers.json")(layers)
 app.command(epilog="Example: specdec quantize model.gguf small.gguf --type q4_k")(quantize)
 app.add_typer(bench_app, name="bench")
 
