@@ -284,8 +284,9 @@ def test_generate(run: Run, tiny_model: Path, tmp_path: Path) -> None:
 def test_generate_with_built_in_prompts(run: Run, make_model: Any) -> None:
     model = make_model(layers=1, context=2048)
     result = result_of(run("generate", "-m", model, "-n", 4, "--repeats", 1, "--json"))
-    assert [one["name"] for one in result["prompts"]][:2] == ["chat", "summary"]
-    assert len(result["prompts"]) == 5
+    kinds = [one["name"].split(" ")[0] for one in result["prompts"]]
+    assert set(kinds) == {"chat", "summary", "editing", "extraction", "code"}
+    assert min(kinds.count(kind) for kind in kinds) >= 2
 
 
 def test_different_output_is_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

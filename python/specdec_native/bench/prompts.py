@@ -54,13 +54,63 @@ def mean_of_column(rows, column):
             count = count + 1
     return total / count"""
 
+_MINUTES = """\
+Minutes of the garden society, 14 March. Present: Ines Falk (chair), Peter Oduya, Marta
+Lindholm, Jo Reyes. The water pump by the east gate has leaked since January. Peter has two
+offers for a new one: 640 euros from Halloran and 585 euros from Brook and Sons, who can come a
+week earlier. The society chose Brook and Sons. The spring fair will be on 11 May; Marta books
+the tent and Jo prints the posters. The membership fee stays at 30 euros. Three plots are free,
+and eleven people wait for one. Ines asks all members to label their compost bins, since the
+council fined the neighbouring society last autumn."""
+
+_NOTICE = """\
+The swimming hall on Tower Street will be closed from Monday to Friday next week. The hall staff
+will repair the heating and clean the large pool. Visitors with a monthly card may use the
+swimming hall on River Road during this week. The swimming hall on Tower Street will open again
+on Saturday at eight o'clock. Swimming lessons for children will not take place next week. The
+swimming school will write to all parents about the new dates. Season tickets for the swimming
+hall on Tower Street will be valid for one week longer."""
+
+_INVENTORY = """\
+The storeroom holds 14 boxes of copy paper, size A4, on shelf 2, bought in April. It holds 3
+laser printers, model Korvus 220, on shelf 5, bought in June. It holds 26 desk chairs, model
+Alto, on the floor, bought in February. It holds 9 desk lamps, model Piko, on shelf 1, bought in
+August. It holds 40 network cables, length 3 metres, on shelf 4, bought in May. It holds 6
+monitors, model Vista 27, on shelf 3, bought in June."""
+
+_QUEUE = """\
+class JobQueue:
+    def __init__(self, limit):
+        self.limit = limit
+        self.jobs = []
+
+    def add_job(self, job):
+        if len(self.jobs) >= self.limit:
+            raise ValueError("the queue is full")
+        self.jobs.append(job)
+
+    def take_job(self):
+        if len(self.jobs) == 0:
+            raise ValueError("the queue is empty")
+        return self.jobs.pop(0)
+
+    def count_jobs(self):
+        return len(self.jobs)"""
+
 BUILT_IN = (
     Prompt("chat", "What should I think about before I adopt a cat? Give me a short list."),
+    Prompt("chat 2", "My bread never rises properly. What may be wrong, and what can I try?"),
     Prompt("summary", f"Summarise this article in three sentences.\n\n{_REPORT}"),
+    Prompt("summary 2", f"Write a short summary of these minutes.\n\n{_MINUTES}"),
     Prompt(
         "editing",
         f"Correct the spelling and the capital letters of this letter. Change nothing else.\n\n"
         f"{_LETTER}",
+    ),
+    Prompt(
+        "editing 2",
+        "Write out the whole text again and replace Tower Street by Castle Street. Change nothing "
+        f"else.\n\n{_NOTICE}",
     ),
     Prompt(
         "extraction",
@@ -68,9 +118,19 @@ BUILT_IN = (
         f"state.\n\n{_ORDERS}",
     ),
     Prompt(
+        "extraction 2",
+        "List everything in the storeroom, one item a line, in the form item; model or size; "
+        f"place; month.\n\n{_INVENTORY}",
+    ),
+    Prompt(
         "code",
         "Rewrite this function so that it returns None where no row has a value, and add a "
         f"docstring.\n\n{_CODE}",
+    ),
+    Prompt(
+        "code 2",
+        "Write out this class again with a method has_room that says whether another job can be "
+        f"added.\n\n{_QUEUE}",
     ),
 )
 

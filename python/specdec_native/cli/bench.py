@@ -128,7 +128,7 @@ def generate(
         typer.Option(
             metavar="FILE",
             help='Prompts with --- lines between them, or .jsonl with {"name", "prompt"}. '
-            "Default: five of our own.",
+            "Default: ten of our own.",
         ),
     ] = None,
     max_tokens: Annotated[
