@@ -14,6 +14,7 @@
 #include "spec/drafters/draft_model.h"
 #include "spec/drafters/layer_skip.h"
 #include "spec/drafters/ngram.h"
+#include "spec/drafters/suffix.h"
 #include "spec/vocabulary_check.h"
 
 namespace specdec {
@@ -103,10 +104,25 @@ void bind_model(py::module_& m) {
       .def_property_readonly("weight_bytes", &Model::weight_bytes);
 }
 
+std::shared_ptr<SuffixDrafter> make_suffix_drafter(
+    std::int32_t max_draft, std::int32_t min_match, std::int32_t max_match, std::int32_t branches,
+    double min_score, const std::optional<std::string>& corpus,
+    const std::optional<std::shared_ptr<Model>>& model) {
+  std::unique_ptr<TokenCorpus> texts;
+  if (corpus) {
+    if (!model) throw InvalidArgument("a corpus needs the model whose vocabulary it is in");
+    texts = std::make_unique<TokenCorpus>(*corpus, vocabulary_stamp(*(*model)->file()));
+  }
+  return std::make_shared<SuffixDrafter>(
+      SuffixOptions{max_draft, min_match, max_match, branches, min_score}, std::move(texts));
+}
+
 void bind_drafters(py::module_& m) {
   py::class_<Drafter, std::shared_ptr<Drafter>>(m, "Drafter", "A strategy that proposes tokens.")
       .def_property_readonly("name", &Drafter::name)
       .def_property_readonly("max_draft", &Drafter::max_draft)
+      .def_property("adaptive", &Drafter::adaptive, &Drafter::set_adaptive,
+                    "Whether the controller decides how much of it is used in a round.")
       .def_property_readonly("weight_bytes", &Drafter::weight_bytes)
       .def_property_readonly("cache_bytes", &Drafter::cache_bytes)
       .def_property_readonly("scratch_bytes", &Drafter::scratch_bytes)
@@ -114,6 +130,11 @@ void bind_drafters(py::module_& m) {
   py::class_<NgramDrafter, Drafter, std::shared_ptr<NgramDrafter>>(m, "NgramDrafter")
       .def(py::init<std::int32_t, std::int32_t, std::int32_t>(), py::arg("max_draft"),
            py::arg("min_ngram"), py::arg("max_ngram"));
+  py::class_<SuffixDrafter, Drafter, std::shared_ptr<SuffixDrafter>>(m, "SuffixDrafter")
+      .def(py::init(&make_suffix_drafter), py::arg("max_draft"), py::arg("min_match"),
+           py::arg("max_match"), py::arg("branches"), py::arg("min_score"),
+           py::arg("corpus") = py::none(), py::arg("model") = py::none(), ReleaseGil(),
+           "corpus: path of a file with earlier sessions' texts in the vocabulary of `model`.");
   py::class_<DraftModelDrafter, Drafter, std::shared_ptr<DraftModelDrafter>>(m, "DraftModelDrafter")
       .def(py::init([](std::shared_ptr<Model> model, std::int32_t n_ctx, const std::string& kv_type,
                        std::int32_t max_draft, std::int32_t branches, RankPaths paths) {
@@ -184,7 +205,7 @@ void bind_request(py::module_& m) {
                        std::optional<std::shared_ptr<MaskSource>> mask, float typical_p,
                        float repetition_penalty, float presence_penalty, float frequency_penalty,
                        const std::vector<std::pair<TokenId, float>>& logit_bias,
-                       std::int32_t logprobs) {
+                       std::int32_t logprobs, double synthetic_acceptance) {
              RequestParams params;
              params.draw.filter = FilterParams{temperature, top_k, top_p, min_p, typical_p};
              params.draw.penalties =
@@ -197,6 +218,7 @@ void bind_request(py::module_& m) {
              params.stop_tokens = std::move(stop_tokens);
              params.prefill_chunk = prefill_chunk;
              params.mask = mask.value_or(nullptr);
+             params.synthetic_acceptance = synthetic_acceptance;
              return params;
            }),
            py::kw_only(), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
@@ -205,7 +227,7 @@ void bind_request(py::module_& m) {
            py::arg("typical_p") = 1.0f, py::arg("repetition_penalty") = 1.0f,
            py::arg("presence_penalty") = 0.0f, py::arg("frequency_penalty") = 0.0f,
            py::arg("logit_bias") = std::vector<std::pair<TokenId, float>>(),
-           py::arg("logprobs") = -1);
+           py::arg("logprobs") = -1, py::arg("synthetic_acceptance") = -1.0);
   py::class_<StepResult>(m, "StepResult", "What one pass brought.")
       .def_readonly("prefill_progress", &StepResult::prefill_progress)
       .def_readonly("tokens", &StepResult::tokens)
@@ -240,6 +262,7 @@ py::typing::Dict<py::str, py::object> stats_dict(const DecodeStats& stats) {
   out["first_round_tokens"] = stats.first_round_tokens;
   out["first_round_ms"] = stats.first_round_ms;
   out["plain_round_ms"] = stats.plain_round_ms;
+  out["plain_ms_estimate"] = stats.plain_ms_estimate;
   return out;
 }
 
@@ -277,6 +300,8 @@ void bind_generator(py::module_& m) {
             self.cut_output(count, parse_reason(reason));
           },
           py::arg("count"), py::arg("reason"), "Ends the request after its first `count` tokens.")
+      .def("end", &Generator::end, ReleaseGil(),
+           "The request is over: drafters that keep something of it do so now.")
       .def("stats", [](const Generator& self) { return stats_dict(self.stats()); })
       .def("cancel", &Generator::cancel, "Ends the running request; callable from any thread.")
       .def("logits", &logits, py::arg("tokens"), py::arg("first"),

@@ -162,6 +162,7 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_testing_ops(sub, cls);
   testing::bind_testing_sampling(sub, cls);
   testing::bind_testing_engine(sub);
+  testing::bind_testing_spec(sub);
 }
 
 }  // namespace specdec

@@ -110,6 +110,7 @@ inline void check_parents(const std::vector<std::int32_t>& parents) {
 
 void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls);
 void bind_testing_engine(py::module_& m);
+void bind_testing_spec(py::module_& m);
 void bind_testing_sampling(py::module_& m, py::class_<OpBackend>& cls);
 
 }  // namespace specdec::testing

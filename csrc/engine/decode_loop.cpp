@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/rng.h"
 
 namespace specdec {
 namespace {
@@ -17,11 +18,11 @@ double ms_since(Clock::time_point start) {
 
 }  // namespace
 
-DecodeLoop::DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> drafters,
-                       std::span<const TokenId> prompt, RequestParams params,
-                       const CancelFlag& cancel)
+DecodeLoop::DecodeLoop(Session& session, Drafting drafting, std::span<const TokenId> prompt,
+                       RequestParams params, const CancelFlag& cancel)
     : session_(session),
-      drafters_(std::move(drafters)),
+      drafters_(drafting.drafters),
+      arbiter_(*drafting.controller, drafters_, drafting.keys, prompt.size()),
       params_(std::move(params)),
       cancel_(cancel) {
   stats_.reused_tokens = session_.begin(prompt, prepare_capture(prompt));
@@ -111,16 +112,9 @@ DraftContext DecodeLoop::draft_context() const {
   return DraftContext{session_.tokens(), params_.draw, &cancel_, counts, &session_.state()};
 }
 
-// Asks the drafters in order. Drafts past the limit of the text are not asked for.
+// Drafts past the limit of the text are not asked for.
 Proposal DecodeLoop::propose() {
-  const std::int32_t room = size_limit_ - session_.size();
-  for (const std::shared_ptr<Drafter>& drafter : drafters_) {
-    const std::int32_t budget = std::min(room, drafter->max_draft());
-    if (budget <= 0) continue;
-    Proposal proposal = drafter->propose(draft_context(), budget);
-    if (!proposal.empty()) return proposal;
-  }
-  return Proposal{};
+  return arbiter_.propose(draft_context(), size_limit_ - session_.size());
 }
 
 Verdict DecodeLoop::verify(const Proposal& proposal) {
@@ -151,13 +145,17 @@ StepResult DecodeLoop::round() {
 
   const Clock::time_point verify_start = Clock::now();
   if (!session_.run_proposal(proposal, &cancel_)) return finished(FinishReason::kCancelled);
-  const Verdict verdict = verify(proposal);
+  Verdict verdict = verify(proposal);
+  if (params_.synthetic_acceptance >= 0.0) accept_synthetically(proposal, verdict);
   const double verify_ms = ms_since(verify_start);
 
   const std::int32_t before = session_.size();
   commit(proposal, verdict);
   StepResult result = collect_output(before, proposal, verdict);
   count_round(proposal, verdict);
+  arbiter_.observe(proposal, verdict.path, session_.tokens(), static_cast<std::size_t>(before),
+                   verify_ms);
+  stats_.plain_ms_estimate = arbiter_.plain_ms(session_.tokens().size());
 
   const double round_ms = ms_since(start);
   stats_.draft_ms += draft_ms;
@@ -239,6 +237,28 @@ void DecodeLoop::count_round(const Proposal& proposal, const Verdict& verdict) {
     ++stats_.drafted_at[depth[i]];
   }
   for (std::size_t i = 0; i < verdict.path.size(); ++i) ++stats_.accepted_at[i];
+}
+
+// Replaces the path by one that a coin decides at each depth, along first children. The text means
+// nothing then: it is made of whatever was drafted.
+void DecodeLoop::accept_synthetically(const Proposal& proposal, Verdict& verdict) const {
+  verdict.path.clear();
+  std::int32_t node = -1;
+  for (std::int32_t i = 0; i < proposal.size(); ++i) {
+    if (proposal.parents[static_cast<std::size_t>(i)] != node) continue;
+    const std::uint64_t position =
+        static_cast<std::uint64_t>(session_.size()) + verdict.path.size();
+    const std::uint64_t bits = random_u64({params_.draw.seed, position, RngPurpose::kAccept, 0});
+    if (u64_to_unit(bits) >= params_.synthetic_acceptance) return;
+    verdict.path.push_back(i);
+    node = i;
+  }
+}
+
+void DecodeLoop::end() {
+  if (ended_) return;
+  ended_ = true;
+  for (const auto& drafter : drafters_) drafter->end(session_.tokens());
 }
 
 void DecodeLoop::cut_output(std::int32_t count, FinishReason reason) {

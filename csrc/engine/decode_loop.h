@@ -10,16 +10,24 @@
 #include "core/cancel.h"
 #include "engine/request.h"
 #include "engine/session.h"
+#include "spec/arbiter.h"
 #include "spec/drafter.h"
 #include "spec/stats.h"
 
 namespace specdec {
 
+// Who drafts in a request, and who decides how much.
+struct Drafting {
+  std::vector<std::shared_ptr<Drafter>> drafters;
+  std::vector<std::int64_t> keys;  // [drafters] what the controller knows each by
+  Controller* controller;
+};
+
 class DecodeLoop {
  public:
-  // Starts a request on `session`. Drafters are asked in order; the first proposal is taken.
-  DecodeLoop(Session& session, std::vector<std::shared_ptr<Drafter>> drafters,
-             std::span<const TokenId> prompt, RequestParams params, const CancelFlag& cancel);
+  // Starts a request on `session`, which with the controller must outlive it.
+  DecodeLoop(Session& session, Drafting drafting, std::span<const TokenId> prompt,
+             RequestParams params, const CancelFlag& cancel);
 
   DecodeLoop(const DecodeLoop&) = delete;  // params_ refers to itself
   DecodeLoop& operator=(const DecodeLoop&) = delete;
@@ -31,6 +39,9 @@ class DecodeLoop {
   // Ends the request after its first `count` generated tokens (a stop string was completed there).
   void cut_output(std::int32_t count, FinishReason reason);
 
+  // Tells the drafters that the request is over. Further steps must not follow.
+  void end();
+
   FinishReason finish() const { return finish_; }
   const DecodeStats& stats() const { return stats_; }
 
@@ -41,6 +52,7 @@ class DecodeLoop {
   void hand_out_hidden();
   Proposal propose();
   Verdict verify(const Proposal& proposal);
+  void accept_synthetically(const Proposal& proposal, Verdict& verdict) const;
   void commit(const Proposal& proposal, const Verdict& verdict);
   StepResult collect_output(std::int32_t before, const Proposal& proposal, const Verdict& verdict);
   void prepare_draw(std::span<const TokenId> prompt);
@@ -51,6 +63,7 @@ class DecodeLoop {
 
   Session& session_;
   std::vector<std::shared_ptr<Drafter>> drafters_;
+  DraftArbiter arbiter_;
   RequestParams params_;
   TokenCounts counts_;  // of the committed text, where penalties need them
   const CancelFlag& cancel_;
@@ -59,6 +72,7 @@ class DecodeLoop {
   std::size_t prepared_drafters_ = 0;                // the first so many have prefilled the prompt
   FinishReason limit_reason_ = FinishReason::kNone;  // what reaching size_limit_ means
   FinishReason finish_ = FinishReason::kNone;
+  bool ended_ = false;
   DecodeStats stats_;
 };
 

@@ -1,5 +1,7 @@
 #include "engine/generator.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace specdec {
@@ -22,7 +24,24 @@ void Generator::begin(std::vector<std::shared_ptr<Drafter>> drafters,
   const Busy busy(executing_);
   cancel_.clear();
   loop_.reset();
-  loop_.emplace(session_, std::move(drafters), prompt, std::move(params), cancel_);
+  Drafting drafting{std::move(drafters), {}, &controller_};
+  for (const auto& drafter : drafting.drafters) drafting.keys.push_back(key_of(drafter));
+  loop_.emplace(session_, std::move(drafting), prompt, std::move(params), cancel_);
+}
+
+std::int64_t Generator::key_of(const std::shared_ptr<Drafter>& drafter) {
+  const auto same = [&](const std::weak_ptr<Drafter>& known) {
+    return !known.owner_before(drafter) && !drafter.owner_before(known);
+  };
+  const auto found = std::find_if(known_drafters_.begin(), known_drafters_.end(), same);
+  const std::int64_t key = found - known_drafters_.begin();
+  if (found == known_drafters_.end()) known_drafters_.push_back(drafter);
+  return key;
+}
+
+void Generator::end() {
+  const Busy busy(executing_);
+  if (loop_) loop_->end();
 }
 
 StepResult Generator::step() {

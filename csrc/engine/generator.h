@@ -27,6 +27,11 @@ class Generator {
   void begin(std::vector<std::shared_ptr<Drafter>> drafters, std::span<const TokenId> prompt,
              RequestParams params);
   StepResult step();
+
+  // The request is over: drafters that keep something of it do so now. The next begin() does not
+  // need it.
+  void end();
+
   void cut_output(std::int32_t count, FinishReason reason);
   DecodeStats stats() const;
 
@@ -57,7 +62,12 @@ class Generator {
   DecodeLoop& loop();
   const DecodeLoop& loop() const { return const_cast<Generator*>(this)->loop(); }
 
+  std::int64_t key_of(const std::shared_ptr<Drafter>& drafter);
+
   Session session_;
+  // What was learned about costs and drafters outlives a request.
+  Controller controller_;
+  std::vector<std::weak_ptr<Drafter>> known_drafters_;  // index: the controller's key
   CancelFlag cancel_;
   std::optional<DecodeLoop> loop_;
   std::atomic<bool> executing_{false};

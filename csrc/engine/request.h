@@ -19,6 +19,9 @@ struct RequestParams {
   std::vector<TokenId> stop_tokens;   // end-of-generation ids
   std::shared_ptr<MaskSource> mask;   // or null
   std::int32_t prefill_chunk = 512;   // tokens per prefill pass
+  // For benchmarks, in [0, 1]: drafted tokens stand with this probability whatever the target
+  // says, so the text is meaningless; < 0: off. No ordinary request sets it.
+  double synthetic_acceptance = -1.0;
 };
 
 enum class FinishReason : std::uint8_t { kNone, kStop, kLength, kContext, kCancelled };

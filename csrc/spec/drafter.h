@@ -53,8 +53,18 @@ class Drafter {
   // The most tokens it proposes in a round.
   virtual std::int32_t max_draft() const = 0;
 
+  // Whether the controller decides how much of it is used in each round. If not, as much is
+  // proposed as it can, whenever it can: then the draft lengths do not depend on the clock.
+  bool adaptive() const { return adaptive_; }
+  void set_adaptive(bool adaptive) { adaptive_ = adaptive; }
+
+  // Whether proposing takes passes of a model. One that does not is asked in every round: it costs
+  // next to nothing, and what it would have proposed tells how often it is right.
+  virtual bool runs_model() const { return true; }
+
   // Does at most one pass of work towards being ready for `context`; true when ready. Called before
   // the first proposal of a request until it says so, so that a long prompt is prefilled in steps.
+  // From then on the text only grows until the request ends.
   virtual bool prepare(const DraftContext& context) {
     (void)context;
     return true;
@@ -84,6 +94,9 @@ class Drafter {
   // private cache is cut back here to a prefix of them; it catches up at the next propose().
   virtual void commit(std::span<const TokenId> tokens) { (void)tokens; }
 
+  // The request is over, with these tokens; called once.
+  virtual void end(std::span<const TokenId> tokens) { (void)tokens; }
+
   // Forgets everything (a new, unrelated text follows).
   virtual void reset() {}
 
@@ -91,6 +104,9 @@ class Drafter {
   virtual std::size_t weight_bytes() const { return 0; }
   virtual std::size_t cache_bytes() const { return 0; }
   virtual std::size_t scratch_bytes() const { return 0; }
+
+ private:
+  bool adaptive_ = false;
 };
 
 }  // namespace specdec

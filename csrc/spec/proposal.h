@@ -25,6 +25,10 @@ struct Proposal {
 
   std::int32_t size() const { return static_cast<std::int32_t>(tokens.size()); }
   bool empty() const { return tokens.empty(); }
+  float confidence(std::int32_t node) const {
+    const std::size_t i = static_cast<std::size_t>(node);
+    return i < confidences.size() ? confidences[i] : -1.0f;
+  }
 
   void push_node(TokenId token, std::int32_t parent, std::int32_t prob_row, float confidence) {
     parents.push_back(parent);

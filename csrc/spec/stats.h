@@ -31,6 +31,9 @@ struct DecodeStats {
   std::int64_t first_round_tokens = 0;
   double first_round_ms = 0.0;
   std::vector<float> plain_round_ms;  // rounds without a proposal: what plain decoding costs
+  // What the controller takes a round without a proposal to cost, from this and earlier requests;
+  // 0 where it never saw one.
+  double plain_ms_estimate = 0.0;
 };
 
 }  // namespace specdec

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from specdec_native import _core
 from specdec_native.convert import ConvertResult, convert
-from specdec_native.drafters import DraftModel, EagleDraft, LayerSkipDraft, MedusaDraft, NgramDraft
+from specdec_native.drafters import (
+    DraftModel,
+    EagleDraft,
+    LayerSkipDraft,
+    MedusaDraft,
+    NgramDraft,
+    SuffixDraft,
+)
 from specdec_native.errors import (
     BackendUnavailableError,
     BusyError,
@@ -67,6 +74,7 @@ __all__ = [
     "SamplingParams",
     "Stats",
     "Stream",
+    "SuffixDraft",
     "TemplateError",
     "TokenLogprob",
     "Tokenizer",

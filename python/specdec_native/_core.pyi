@@ -31,6 +31,7 @@ __all__: list[str] = [
     "QuantizedTensor",
     "RequestParams",
     "StepResult",
+    "SuffixDrafter",
     "TypeTotals",
     "check_model",
     "check_same_vocabulary",
@@ -206,6 +207,13 @@ class Drafter:
     """
     def reset(self) -> None: ...
     @property
+    def adaptive(self) -> bool:
+        """
+        Whether the controller decides how much of it is used in a round.
+        """
+    @adaptive.setter
+    def adaptive(self, arg1: bool) -> None: ...
+    @property
     def cache_bytes(self) -> int: ...
     @property
     def max_draft(self) -> int: ...
@@ -223,6 +231,21 @@ class NgramDrafter(Drafter):
         min_ngram: typing.SupportsInt | typing.SupportsIndex,
         max_ngram: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
+
+class SuffixDrafter(Drafter):
+    def __init__(
+        self,
+        max_draft: typing.SupportsInt | typing.SupportsIndex,
+        min_match: typing.SupportsInt | typing.SupportsIndex,
+        max_match: typing.SupportsInt | typing.SupportsIndex,
+        branches: typing.SupportsInt | typing.SupportsIndex,
+        min_score: typing.SupportsFloat | typing.SupportsIndex,
+        corpus: str | None = None,
+        model: Model | None = None,
+    ) -> None:
+        """
+        corpus: path of a file with earlier sessions' texts in the vocabulary of `model`.
+        """
 
 class DraftModelDrafter(Drafter):
     def __init__(
@@ -298,6 +321,7 @@ class RequestParams:
             ]
         ] = [],
         logprobs: typing.SupportsInt | typing.SupportsIndex = -1,
+        synthetic_acceptance: typing.SupportsFloat | typing.SupportsIndex = -1.0,
     ) -> None: ...
 
 class StepResult:
@@ -346,6 +370,10 @@ class Generator:
     def cut_output(self, count: typing.SupportsInt | typing.SupportsIndex, reason: str) -> None:
         """
         Ends the request after its first `count` tokens.
+        """
+    def end(self) -> None:
+        """
+        The request is over: drafters that keep something of it do so now.
         """
     def logits(
         self,

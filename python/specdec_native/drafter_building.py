@@ -16,6 +16,7 @@ from specdec_native.drafters import (
     LayerSkipDraft,
     MedusaDraft,
     NgramDraft,
+    SuffixDraft,
     Tree,
 )
 from specdec_native.errors import IncompatibleModelsError
@@ -51,6 +52,20 @@ def build_drafter(
         IncompatibleModelsError: It does not fit the target.
         ValueError: The target has no such layers.
     """
+    built = _build(drafter, target, n_ctx, kv_type, load)
+    built.adaptive = drafter.adaptive
+    return built
+
+
+def _build(
+    drafter: Drafter,
+    target: _core.Model,
+    n_ctx: int,
+    kv_type: str,
+    load: Callable[[str | os.PathLike[str]], _core.Model],
+) -> _core.Drafter:
+    if isinstance(drafter, SuffixDraft):
+        return _build_suffix(drafter, target)
     if isinstance(drafter, NgramDraft):
         return _core.NgramDrafter(drafter.max_draft, drafter.min_ngram, drafter.max_ngram)
     if isinstance(drafter, LayerSkipDraft):
@@ -62,6 +77,18 @@ def build_drafter(
         shape = _growing(drafter.tree)
         return _core.EagleDrafter(head, n_ctx, kv_type, drafter.max_draft, **shape)
     return _build_draft_model(drafter, target, n_ctx, kv_type, load)
+
+
+def _build_suffix(drafter: SuffixDraft, target: _core.Model) -> _core.Drafter:
+    return _core.SuffixDrafter(
+        drafter.max_draft,
+        drafter.min_match,
+        drafter.max_match,
+        drafter.branches,
+        drafter.min_score,
+        None if drafter.corpus is None else os.fspath(drafter.corpus),
+        target,
+    )
 
 
 def _layers(drafter: LayerSkipDraft, target: _core.Model) -> list[int]:
@@ -101,6 +128,12 @@ def _build_draft_model(
     model = load(drafter.path)
     translator = _translator(drafter, target, model)
     positions = min(drafter.n_ctx or n_ctx, n_ctx, model.trained_context)
+    if positions < n_ctx:
+        warnings.warn(
+            f"the draft's context of {positions} positions is shorter than the target's of "
+            f"{n_ctx}; where a text outgrows it, decoding goes on without the draft",
+            stacklevel=2,
+        )
     made = _core.DraftModelDrafter(
         model, positions, kv_type, drafter.max_draft, **_growing(drafter.tree)
     )

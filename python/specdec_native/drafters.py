@@ -10,7 +10,15 @@ from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
 
-__all__ = ["DraftModel", "Drafter", "EagleDraft", "LayerSkipDraft", "MedusaDraft", "NgramDraft"]
+__all__ = [
+    "DraftModel",
+    "Drafter",
+    "EagleDraft",
+    "LayerSkipDraft",
+    "MedusaDraft",
+    "NgramDraft",
+    "SuffixDraft",
+]
 
 _MAX_DRAFT = 64  # kMaxDraft in csrc/spec/drafter.h
 
@@ -29,11 +37,14 @@ class NgramDraft:
         max_draft: Most tokens proposed in a round, 1 to 64.
         min_ngram: Shortest match that is used, in tokens.
         max_ngram: Longest match that is looked for.
+        adaptive: Whether the controller decides how much of it is used, by what passes cost and
+            how often it is right; else everything it proposes is verified.
     """
 
     max_draft: int = 8
     min_ngram: int = 2
     max_ngram: int = 4
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -44,6 +55,51 @@ class NgramDraft:
         _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
         _check_whole("max_ngram", self.max_ngram, 1, 64)
         _check_whole("min_ngram", self.min_ngram, 1, self.max_ngram)
+
+
+@dataclass(frozen=True)
+class SuffixDraft:
+    """Suffix drafting: what followed the longest suffix of the text that occurred before.
+
+    An online suffix automaton over prompt and output finds the match in constant time per token;
+    tokens are proposed as far as the counts make them likely (the score of SuffixDecoding, arXiv
+    2411.04975), as a chain or a small tree. Costs no model.
+
+    Attributes:
+        max_draft: Most tokens proposed in a round, 1 to 64.
+        min_match: Shortest match that is used, in tokens.
+        max_match: Longest match that is told from a longer one, at most 256.
+        branches: Most alternatives for a token, 1 to 3; 1 makes chains only.
+        min_score: Least product of the frequencies of a proposed token and those before it. Low,
+            since the controller cuts what does not pay; without it (``adaptive=False``) 0.1 is a
+            better choice.
+        adaptive: Whether the controller decides how much of it is used, by what passes cost and
+            how often it is right; else everything it proposes is verified.
+        corpus: A file of token texts that earlier requests left, searched too; made if it is not
+            there. Each request adds its prompt and output when it ends, so keep it as private as
+            these. None: nothing outlives a request.
+    """
+
+    max_draft: int = 24
+    min_match: int = 1
+    max_match: int = 32
+    branches: int = 2
+    min_score: float = 0.02
+    adaptive: bool = True
+    corpus: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            ValueError: One is out of range; the message names it.
+        """
+        _check_whole("max_draft", self.max_draft, 1, _MAX_DRAFT)
+        _check_whole("max_match", self.max_match, 1, 256)
+        _check_whole("min_match", self.min_match, 1, self.max_match)
+        _check_whole("branches", self.branches, 1, 3)
+        if not 0.0 < self.min_score <= 1.0:
+            raise ValueError(f"min_score is {self.min_score!r}; it must be above 0 and at most 1")
 
 
 @dataclass(frozen=True)
@@ -65,6 +121,8 @@ class DraftModel:
             reduced one drafts faster, and the text stays the same.
         allow_vocab_mismatch: Accept a draft with another tokenizer. It proposes only tokens whose
             strings both vocabularies have, and reads the text in tokens of its own.
+        adaptive: Whether the controller decides how many tokens it drafts, if any; else always
+            `max_draft`. Under ``acceptance="rejection"`` a seed repeats its text only without.
     """
 
     path: str | os.PathLike[str]
@@ -73,6 +131,7 @@ class DraftModel:
     tree: Tree = None
     draft_vocab: int | Sequence[int] | None = None
     allow_vocab_mismatch: bool = False
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -103,10 +162,13 @@ class LayerSkipDraft:
         layers: How many of the target's layers run: the first, the last, and between them at
             equal distances. Or the indices of those that run, ascending from 0.
         max_draft: Most tokens proposed in a round, 1 to 64.
+        adaptive: Whether the controller decides how many tokens it drafts, if any; else always
+            `max_draft`.
     """
 
     layers: int | Sequence[int]
     max_draft: int = 4
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Checks the numbers; whether the target has such layers is checked at load.
@@ -154,11 +216,13 @@ class MedusaDraft:
             token of rank r weighs 1 / (r + 1). A number: the same with at most so many children
             per node; 1 is a chain. Or the paths themselves: ``[[0], [1], [0, 0]]`` is the likeliest
             token, the second likeliest, and the likeliest after the first.
+        adaptive: Whether the controller decides if it drafts; else always.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 16
     tree: Tree = None
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Checks the numbers; whether there are as many heads is checked at load.
@@ -180,11 +244,14 @@ class EagleDraft:
         tree: None: a chain, drawn with the request's sampling. A number: a tree of the likeliest
             tokens, at most so many children per node, grown where the head is confident (arXiv
             2406.16858) up to `max_draft` nodes. Or a fixed tree, see `MedusaDraft`.
+        adaptive: Whether the controller decides how many tokens it drafts, if any; else always
+            `max_draft`.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 4
     tree: Tree = None
+    adaptive: bool = True
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -196,7 +263,7 @@ class EagleDraft:
         object.__setattr__(self, "tree", _checked_tree(self.tree))
 
 
-Drafter = NgramDraft | DraftModel | LayerSkipDraft | MedusaDraft | EagleDraft
+Drafter = NgramDraft | SuffixDraft | DraftModel | LayerSkipDraft | MedusaDraft | EagleDraft
 
 
 def parse_draft(
@@ -227,6 +294,8 @@ def drafter_label(drafter: Drafter) -> str:
         return "layerskip"
     if isinstance(drafter, EagleDraft):
         return "eagle"
+    if isinstance(drafter, SuffixDraft):
+        return "suffix"
     return "medusa" if isinstance(drafter, MedusaDraft) else "ngram"
 
 
@@ -250,7 +319,9 @@ def _check_whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def _parse_name(name: str) -> Drafter:
-    if name in ("auto", "ngram"):
+    if name in ("auto", "suffix"):
+        return SuffixDraft()
+    if name == "ngram":
         return NgramDraft()
     kind, _, rest = name.partition(":")
     if kind == "medusa" and rest:
@@ -262,8 +333,9 @@ def _parse_name(name: str) -> Drafter:
     if name.endswith(".gguf") or os.sep in name or "/" in name or name in KNOWN_MODELS:
         return DraftModel(name)
     raise ValueError(
-        f"draft is {name!r}; known are 'auto', 'ngram', 'layerskip:N', 'medusa:PATH', "
-        "'eagle:PATH', and a path to a GGUF file (with a separator or ending in .gguf)"
+        f"draft is {name!r}; known are 'auto', 'suffix', 'ngram', 'layerskip:N', "
+        "'medusa:PATH', 'eagle:PATH', and a path to a GGUF file (with a separator or ending in "
+        ".gguf)"
     )
 
 

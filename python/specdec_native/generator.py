@@ -21,7 +21,12 @@ from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafter_building import build_drafter
 from specdec_native.drafters import Drafter, parse_draft
-from specdec_native.errors import BackendUnavailableError, BusyError, ContextFullError
+from specdec_native.errors import (
+    BackendUnavailableError,
+    BusyError,
+    ContextFullError,
+    OutputError,
+)
 from specdec_native.models import resolve_model
 from specdec_native.progress import Progress, ProgressOption, open_progress
 from specdec_native.sampling import (
@@ -66,8 +71,11 @@ class Generator:
 
         Args:
             model: Path of a GGUF file, or a name known to ``specdec pull``.
-            draft: None (plain decoding), ``"auto"`` (lookup), ``"ngram"``, ``"layerskip:N"``, a
-                path to a GGUF draft model, a drafter object, or a list of these, asked in order.
+            draft: None (plain decoding), ``"auto"`` (``"suffix"``), ``"suffix"``, ``"ngram"``,
+                ``"layerskip:N"``, a path to a GGUF draft model, a drafter object, or a list of
+                these. A controller weighs them against each other and against plain decoding,
+                round by round; those with ``adaptive=False`` are asked in order where nothing else
+                pays.
             n_ctx: Positions of the context; None: the trained length, at most 8192.
             device: ``"auto"`` or ``"cpu"``; ``"ref"`` is the slow reference in double precision.
             threads: Threads that compute; None: one per physical core.
@@ -86,6 +94,7 @@ class Generator:
         self._slot = threading.Lock()  # held while a request runs
         # Weak, so that dropping the last reference to a stream ends its request.
         self._active: weakref.ref[Stream] | None = None
+        self._synthetic_acceptance = -1.0  # off; set by the bench alone
         self._backend = _make_backend(device, threads)
         with open_progress(progress) as shown:
             target = self._load_model(model, "target", shown)
@@ -215,6 +224,7 @@ class Generator:
             max_tokens=-1 if params.max_tokens is None else params.max_tokens,
             stop_tokens=sorted(self.tokenizer.eog_ids),
             prefill_chunk=PREFILL_CHUNK,
+            synthetic_acceptance=self._synthetic_acceptance,
         )
         self._acquire()
         try:
@@ -227,7 +237,13 @@ class Generator:
 
     def _finish(self) -> None:
         self._active = None
-        self._slot.release()
+        try:
+            if self._core is not None:
+                self._core.end()
+        except OutputError as error:  # a corpus; the answer is there nevertheless
+            warnings.warn(str(error), stacklevel=2)
+        finally:
+            self._slot.release()
 
     @contextmanager
     def _drafting_with(self, index: int | None) -> Iterator[None]:

@@ -34,7 +34,8 @@ class Stats:
         verify_ms: Verify passes and acceptance, part of `decode_ms`.
         tokens_per_second: Tokens after the first round by the time after it; None for one round.
         plain_tokens_per_second: Estimate of plain decoding, from the median of this request's own
-            one-token passes; None where it made none.
+            one-token passes, or else from what the controller remembers of earlier ones; None
+            where there were none.
         speedup: ``tokens_per_second / plain_tokens_per_second``, or None; 1 where nothing was
             drafted.
     """
@@ -66,7 +67,8 @@ def stats_from(raw: Mapping[str, Any], seed: int) -> Stats:
     later_ms = raw["decode_ms"] - raw["first_round_ms"]
     speed = 1000.0 * later_tokens / later_ms if later_tokens > 0 and later_ms > 0 else None
     plain_rounds = raw["plain_round_ms"]
-    plain = 1000.0 / statistics.median(plain_rounds) if plain_rounds else None
+    plain_ms = statistics.median(plain_rounds) if plain_rounds else raw["plain_ms_estimate"]
+    plain = 1000.0 / plain_ms if plain_ms > 0.0 else None
     if not raw["drafted"]:
         plain = speed  # that was plain decoding
     shares = [

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from make_tiny_model import cut_layers
 from specdec_native import _core
 from specdec_native.bench import generating
 from specdec_native.bench.passes import measure_passes
+from specdec_native.bench.prompts import Prompt
+from specdec_native.drafters import DraftModel
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -287,6 +290,34 @@ def test_generate_with_built_in_prompts(run: Run, make_model: Any) -> None:
     kinds = [one["name"].split(" ")[0] for one in result["prompts"]]
     assert set(kinds) == {"chat", "summary", "editing", "extraction", "code"}
     assert min(kinds.count(kind) for kind in kinds) >= 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
+def test_synthetic_acceptance(tiny_model: Path, tmp_path: Path, share: float) -> None:
+    """Drafts count as right at that rate, whatever the target says."""
+    draft = cut_layers(tiny_model, tmp_path / "cut.gguf", 1)
+    result = generating.compare_drafters(
+        tiny_model,
+        [DraftModel(draft, max_draft=4, adaptive=False)],
+        prompts=[Prompt("one", "a b c d e f"), Prompt("two", "g h i j")],
+        max_tokens=200,
+        repeats=1,
+        synthetic_acceptance=share,
+        progress=False,
+    )
+    assert result["synthetic_acceptance"] == share
+    tokens = rounds = 0.0
+    for prompt in result["prompts"]:
+        one = prompt["contenders"]["cut.gguf"]
+        tokens += one["tokens_per_round"]
+        rounds += 1
+    # 1 + a + a^2 + a^3 + a^4, but for the ends of the texts.
+    expected = sum(share**i for i in range(5))
+    assert tokens / rounds == pytest.approx(expected, rel=0.15)
+
+
+def test_synthetic_acceptance_bad_usage(run: Run, tiny_model: Path) -> None:
+    assert_failed(run("generate", "-m", tiny_model, "--synthetic-acceptance", 1.5), 2, "synthetic")
 
 
 def test_different_output_is_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,7 +59,10 @@ def test_rejection_drafts_with_noise_of_its_own(target: _core.Model) -> None:
     assert sum(a == b for a, b in zip(coupled.tokens, rejection.tokens, strict=True)) < 20
 
 
-def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _core.Model) -> None:
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_engine_runs_of_rejection_fit_the_target(
+    target: _core.Model, draft: _core.Model, adaptive: bool
+) -> None:
     """The joint distribution of two consecutive tokens, over whole engine runs, is the target's."""
     filters = {"temperature": 1.3, "top_k": 4}
     prompt = [12, 200, 77]
@@ -76,6 +80,7 @@ def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _co
     assert min(exact.values()) > 1e-3
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 2)
+    drafter.adaptive = adaptive
     runs, counts, outcomes = 6000, dict.fromkeys(exact, 0), set()
     for seed in range(runs):
         fields = {"seed": seed, "max_tokens": 2, "acceptance": "rejection", **filters}
@@ -83,7 +88,8 @@ def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _co
         result = finish(generator)
         counts[(result.tokens[0], result.tokens[1])] += 1
         outcomes.add(tuple(result.sources))
-    assert len(outcomes) >= 3  # accepted, rejected at once, rejected later
+    # Accepted, rejected at once, rejected later; an adaptive one may be asked for one token only.
+    assert len(outcomes) >= (2 if adaptive else 3)
     observed = np.array([counts[pair] for pair in exact])
     expected = np.array([exact[pair] for pair in exact])
     assert fit_p_value(observed, expected) > 1e-3
@@ -116,8 +122,32 @@ def test_a_draft_with_a_shorter_context_sits_out(target: _core.Model) -> None:
     """R11: beyond the draft's context decoding goes on without it."""
     plain = run(target, PROMPT, max_tokens=100, **GREEDY)
     for n_ctx in (2, 7, 20):
-        result = run(target, PROMPT, [self_draft(target, 4, n_ctx)], max_tokens=100, **GREEDY)
-        assert result.tokens == plain.tokens
+        for adaptive in (False, True):
+            drafter = self_draft(target, 4, n_ctx)
+            drafter.adaptive = adaptive
+            result = run(target, PROMPT, [drafter], max_tokens=100, **GREEDY)
+            assert result.tokens == plain.tokens
+            if n_ctx == 20 and not adaptive:
+                assert result.stats["drafted"] > 0
+    # A lookup goes on where the draft model cannot.
+    both = [self_draft(target, 4, 2), _core.SuffixDrafter(4, 1, 8, 1, 0.02)]
+    result = run(target, PROMPT * 3, both, max_tokens=60, **GREEDY)
+    assert result.stats["drafted"] > 0
+
+
+def test_a_shorter_draft_context_is_warned_of_once(tiny_model: Path) -> None:
+    """R11: when it is loaded; decoding goes on beyond it."""
+    draft = sd.DraftModel(tiny_model, n_ctx=32, max_draft=3, adaptive=False)
+    with pytest.warns(UserWarning, match=r"draft's context of 32 .* target's of 128") as caught:
+        generator = sd.Generator(tiny_model, draft=draft, n_ctx=128, progress=False)
+    prompt = [int(t) for t in np.random.default_rng(4).integers(3, 300, size=100)]
+    with warnings.catch_warnings(), generator:
+        warnings.simplefilter("error")
+        out = generator.generate(prompt, temperature=0)
+        assert (len(out.tokens), out.finish_reason) == (28, "context")
+        assert out.stats.drafted == 0
+        assert generator.generate(prompt[:10], max_tokens=10, temperature=0).stats.drafted > 0
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 3, 7, 11])
@@ -183,6 +213,7 @@ def test_proposals_do_not_depend_on_the_history_of_rounds(
         lambda: _core.DraftModelDrafter(draft, 512, "f16", 4),
         lambda: _core.NgramDrafter(4, 1, 3),
         lambda: _core.LayerSkipDrafter(target, [0, 3], 4),
+        lambda: _core.SuffixDrafter(4, 1, 3, 2, 0.02),
     ]
     for make in makers:
         used = make()

@@ -49,12 +49,33 @@ def drafter_sets(
 ) -> dict[str, Callable[[], Sequence[_core.Drafter]]]:
     return {
         "ngram": lambda: [_core.NgramDrafter(length, 1, 4)],
+        "suffix": lambda: [suffix(length)],
         "draft": lambda: [_core.DraftModelDrafter(draft, 512, "f16", length)],
         "both": lambda: [
             _core.NgramDrafter(length, 3, 4),
             _core.DraftModelDrafter(draft, 512, "f16", length),
         ],
+        "adaptive": lambda: adaptive(
+            suffix(length),
+            _core.NgramDrafter(length, 1, 4),
+            _core.DraftModelDrafter(draft, 512, "f16", length),
+        ),
+        "adaptive and fixed": lambda: [
+            *adaptive(_core.DraftModelDrafter(draft, 512, "f16", length)),
+            suffix(length),
+        ],
     }
+
+
+def suffix(length: int) -> _core.Drafter:
+    """One that guesses boldly, in trees."""
+    return _core.SuffixDrafter(length, 1, 8, 3, 0.01)
+
+
+def adaptive(*drafters: _core.Drafter) -> list[_core.Drafter]:
+    for drafter in drafters:
+        drafter.adaptive = True
+    return list(drafters)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -70,7 +91,7 @@ def test_every_drafter_and_length_gives_the_plain_tokens(
         assert set(plain.sources) == {"target"}
         for length in LENGTHS:
             for name, make in drafter_sets(draft, length).items():
-                if name == "both" and length != 4:
+                if (name == "both" or "adaptive" in name) and length not in (4, 16):
                     continue
                 speculative = run(target, prompt, make(), **fields)
                 assert speculative.tokens == plain.tokens, (name, length, index)

@@ -69,6 +69,7 @@ def drafter_sets(
     script = half_wrong(plain.tokens)
     return {
         "ngram": lambda: [_core.NgramDrafter(6, 1, 4)],
+        "suffix": lambda: [_core.SuffixDrafter(12, 1, 8, 3, 0.01)],
         "draft": lambda: [_core.DraftModelDrafter(draft, 512, "f16", 4)],
         "both": lambda: [
             _core.NgramDrafter(8, 2, 4),
@@ -106,7 +107,7 @@ def scoring_rows(target: _core.Model, result: Run, prompt: Sequence[int]) -> np.
 def test_every_chain_gives_the_plain_tokens_and_logprobs(
     target: _core.Model, draft: _core.Model, chain: str, mode: dict[str, Any], masked: bool
 ) -> None:
-    """Bit for bit: n-gram, model and layer-skip drafts, half-wrong ones, chains and trees."""
+    """Bit for bit: n-gram, suffix, model and layer-skip drafts, half-wrong ones, and trees."""
     accepted: dict[str, int] = {}
     rejected: dict[str, int] = {}
     for seed, prompt in enumerate((PROMPT, [200, 7, 7, 9, 7, 7])):

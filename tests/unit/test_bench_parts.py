@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,41 @@ from specdec_native.bench.peer import (
     parse_output,
 )
 from specdec_native.bench.prompts import BUILT_IN, read_prompts
-from specdec_native.bench.samples import disturbance, median, percentile, ratio, summary
+from specdec_native.bench.samples import (
+    disturbance,
+    geometric_mean,
+    median,
+    median_interval,
+    percentile,
+    ratio,
+    summary,
+)
 from specdec_native.drafters import DraftModel
 
 # --- Statistics ----------------------------------------------------------------------------------
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    assert geometric_mean([]) is None
+
+
+def test_median_interval() -> None:
+    """The sign test's: of 6 samples all, of 15 the fourth to the twelfth (standard tables)."""
+    assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) is None
+    assert median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0]) == [1.0, 6.0]
+    assert median_interval([float(i) for i in range(1, 16)]) == [4.0, 12.0]
+    assert median_interval([float(i) for i in range(1, 21)]) == [6.0, 15.0]
+    rng = random.Random(4)
+    samples = ([rng.expovariate(1.0) for _ in range(15)] for _ in range(2000))
+    missed = sum(not low <= math.log(2.0) <= high for low, high in map(interval_of, samples))
+    assert missed < 2000 * 0.05
+
+
+def interval_of(samples: list[float]) -> list[float]:
+    found = median_interval(samples)
+    assert found is not None
+    return found
 
 
 def test_median_and_percentile() -> None:
@@ -155,7 +188,9 @@ def test_program_of_another_machine(tmp_path: Path) -> None:
 
 
 def test_built_in_prompts() -> None:
-    assert [one.name for one in BUILT_IN] == ["chat", "summary", "editing", "extraction", "code"]
+    names = [one.name for one in BUILT_IN]
+    for kind in ("chat", "summary", "editing", "extraction", "code"):
+        assert {kind, f"{kind} 2"} <= set(names)
     assert all(20 < len(one.text) < 2000 for one in BUILT_IN)
 
 
@@ -205,25 +240,43 @@ def generate_result() -> dict[str, Any]:
         "ms_per_token": 2.0,
         "tokens_per_second": 500.0,
         "speedup": 1.0,
+        "speedup_interval": None,
         "acceptance_rate": None,
         "tokens_per_round": 1.0,
     }
     fast = {**one, "ms_per_token": 1.0, "speedup": 2.0, "acceptance_rate": 0.5}
+    fast["speedup_interval"] = [1.9, 2.1]
     contenders = {"plain": one, "ngram": fast}
-    overall = {name: {"tokens_per_second": 1.0, "speedup": 2.0} for name in contenders}
+    mean = {"tokens_per_second": 1.0, "speedup": 2.0, "geometric_mean": 1.8}
+    overall = dict.fromkeys(contenders, mean)
     return {
         "model": "m.gguf",
         "contenders": list(contenders),
         "prompts": [{"name": "chat", "tokens": 9, "contenders": contenders}],
         "overall": overall,
+        "synthetic_acceptance": None,
     }
 
 
 def test_generate_report() -> None:
     lines = tables.generate_report(generate_result()).splitlines()
     assert lines[3].split() == ["chat,", "plain", "9", "500.0", "1.00", "-", "1.00"]
-    assert lines[4].split() == ["chat,", "ngram", "9", "500.0", "2.00", "50%", "1.00"]
-    assert lines[-1].split() == ["all,", "ngram", "1.0", "2.00"]
+    assert lines[4].split() == [
+        "chat,",
+        "ngram",
+        "9",
+        "500.0",
+        "2.00",
+        "1.90",
+        "to",
+        "2.10",
+        "50%",
+        "1.00",
+    ]
+    assert lines[-2].split() == ["all,", "ngram", "1.0", "2.00"]
+    assert lines[-1].split() == ["geometric", "mean,", "ngram", "1.80"]
+    synthetic = {**generate_result(), "synthetic_acceptance": 0.7}
+    assert "70% of drafted tokens accepted" in tables.generate_report(synthetic)
 
 
 def test_plot(tmp_path: Path) -> None:

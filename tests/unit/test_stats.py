@@ -26,6 +26,7 @@ RAW: dict[str, Any] = {
     "first_round_tokens": 1,
     "first_round_ms": 10.0,
     "plain_round_ms": [10.0, 9.0, 50.0],
+    "plain_ms_estimate": 12.5,
 }
 
 
@@ -47,7 +48,14 @@ def test_plain_decoding_has_a_speedup_of_one() -> None:
     assert stats.acceptance_rate == 0.0
 
 
+def test_the_controllers_estimate_stands_in_where_no_round_was_plain() -> None:
+    stats = stats_from({**RAW, "plain_round_ms": []}, seed=0)
+    assert stats.plain_tokens_per_second == pytest.approx(80.0)
+    assert stats.speedup == pytest.approx(2.5)
+
+
 def test_what_cannot_be_told_is_none() -> None:
     short = {**RAW, "generated": 1, "decode_ms": 10.0, "plain_round_ms": []}
+    short["plain_ms_estimate"] = 0.0
     stats = stats_from(short, seed=0)
     assert (stats.tokens_per_second, stats.plain_tokens_per_second, stats.speedup) == (None,) * 3

@@ -51,9 +51,10 @@ void NgramDrafter::index_up_to(std::span<const TokenId> tokens) {
   }
 }
 
-// The index of the token that followed the latest earlier occurrence of the longest known suffix;
-// -1 if there is none.
-std::int32_t NgramDrafter::find_continuation(std::span<const TokenId> tokens) const {
+// The index of the token that followed the latest earlier occurrence of the longest known suffix,
+// of `matched` tokens; -1 if there is none.
+std::int32_t NgramDrafter::find_continuation(std::span<const TokenId> tokens,
+                                             std::int32_t& matched) const {
   for (std::int32_t n = max_ngram_; n >= min_ngram_; --n) {
     const std::size_t length = static_cast<std::size_t>(n);
     if (length >= tokens.size()) continue;
@@ -62,7 +63,9 @@ std::int32_t NgramDrafter::find_continuation(std::span<const TokenId> tokens) co
     const auto found = map.find(hash_tokens(suffix));
     if (found == map.end()) continue;
     const auto seen = tokens.subspan(static_cast<std::size_t>(found->second) - length, length);
-    if (std::equal(seen.begin(), seen.end(), suffix.begin())) return found->second;  // no collision
+    if (!std::equal(seen.begin(), seen.end(), suffix.begin())) continue;  // a collision
+    matched = n;
+    return found->second;
   }
   return -1;
 }
@@ -71,15 +74,18 @@ Proposal NgramDrafter::propose(const DraftContext& context, std::int32_t budget)
   Proposal proposal;
   proposal.source = name_;
   index_up_to(context.tokens);
-  std::int32_t next = find_continuation(context.tokens);
+  std::int32_t matched = 0;
+  std::int32_t next = find_continuation(context.tokens, matched);
   if (next < 0) return proposal;
+  // Grows with the match; what it is worth the controller measures.
+  const float confidence = static_cast<float>(matched) / static_cast<float>(matched + 1);
   const std::int32_t count = std::min(budget, max_draft_);
   const std::int32_t text = static_cast<std::int32_t>(context.tokens.size());
   for (; proposal.size() < count; ++next) {
     // Past the end of the text the copy continues with what it has copied: a loop repeats itself.
     const TokenId token = next < text ? context.tokens[static_cast<std::size_t>(next)]
                                       : proposal.tokens[static_cast<std::size_t>(next - text)];
-    proposal.push_chain(token, -1);
+    proposal.push_chain(token, -1, confidence);
   }
   return proposal;
 }

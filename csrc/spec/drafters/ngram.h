@@ -18,12 +18,13 @@ class NgramDrafter final : public Drafter {
 
   const std::string& name() const override { return name_; }
   std::int32_t max_draft() const override { return max_draft_; }
+  bool runs_model() const override { return false; }
   Proposal propose(const DraftContext& context, std::int32_t budget) override;
   void reset() override;
 
  private:
   void index_up_to(std::span<const TokenId> tokens);
-  std::int32_t find_continuation(std::span<const TokenId> tokens) const;
+  std::int32_t find_continuation(std::span<const TokenId> tokens, std::int32_t& matched) const;
 
   std::string name_ = "ngram";
   std::int32_t max_draft_, min_ngram_, max_ngram_;

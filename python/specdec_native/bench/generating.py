@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec_native.bench.prompts import BUILT_IN, Prompt
-from specdec_native.bench.samples import load_average, median, ratio
+from specdec_native.bench.samples import (
+    geometric_mean,
+    load_average,
+    median,
+    median_interval,
+    ratio,
+)
 from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.drafters import Drafter, drafter_label, parse_draft
 from specdec_native.errors import Error, TemplateError
@@ -42,9 +48,13 @@ def compare_drafters(
     repeats: int = 3,
     threads: int | None = None,
     n_ctx: int | None = None,
+    synthetic_acceptance: float | None = None,
     progress: ProgressOption = None,
 ) -> dict[str, Any]:
     """Generates greedily with each drafter and with none, in turns, and compares the times.
+
+    A speed-up is the median over the turns of plain time by drafted time, each pair measured next
+    to each other, so that a machine that gets slower in between counts for both.
 
     Args:
         model: Path of a GGUF file, or a name known to ``specdec pull``.
@@ -54,6 +64,9 @@ def compare_drafters(
         repeats: Turns; the median counts.
         threads: Threads that compute; None: one per physical core.
         n_ctx: Positions of the context.
+        synthetic_acceptance: A probability with which each drafted token counts as accepted,
+            whatever the target says: the speed at that acceptance. The text is then meaningless,
+            so it is neither compared nor shown.
         progress: As for `Generator`.
 
     Returns:
@@ -66,20 +79,27 @@ def compare_drafters(
     names = [PLAIN, *_names(drafters)]
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    if synthetic_acceptance is not None and not 0.0 <= synthetic_acceptance <= 1.0:
+        raise ValueError(f"synthetic_acceptance is {synthetic_acceptance}; it must be 0 to 1")
     with (
         open_progress(progress) as shown,
         Generator(model, draft=drafters, threads=threads, n_ctx=n_ctx, progress=shown) as generator,
     ):
+        if synthetic_acceptance is not None:
+            generator._synthetic_acceptance = synthetic_acceptance
         results = []
         for index, prompt in enumerate(prompts):
             shown(index / len(prompts), f"answering {prompt.name!r} with each drafter in turn")
             runs = _run_prompt(generator, _encode(generator, prompt), names, max_tokens, repeats)
+            if synthetic_acceptance is None:
+                _check_same_output(prompt, runs)
             results.append(_prompt_result(prompt, runs))
     return {
         "model": os.fspath(model),
         "contenders": names,
         "prompts": results,
         "overall": _overall(results, names),
+        "synthetic_acceptance": synthetic_acceptance,
         "machine": {"load_average": load_average()},
     }
 
@@ -117,7 +137,7 @@ def _run_prompt(
     return runs
 
 
-def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[str, Any]:
+def _check_same_output(prompt: Prompt, runs: dict[str, list[Completion]]) -> None:
     expected = runs[PLAIN][0].tokens
     for name, completions in runs.items():
         for one in completions:
@@ -127,7 +147,9 @@ def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[st
                     f"with {name} the answer to {prompt.name!r} differs from that of plain "
                     f"decoding from token {at} on; no times are reported. Please report this."
                 )
-    plain = _milliseconds_per_token(runs[PLAIN])
+
+
+def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[str, Any]:
     contenders = {}
     for name, completions in runs.items():
         stats = completions[0].stats
@@ -135,11 +157,23 @@ def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[st
         contenders[name] = {
             "ms_per_token": ms,
             "tokens_per_second": ratio(1000.0, ms),
-            "speedup": ratio(plain, ms),
+            **_speedup(runs[PLAIN], completions),
             "acceptance_rate": stats.acceptance_rate if stats.drafted else None,
             "tokens_per_round": stats.tokens_per_round,
         }
-    return {"name": prompt.name, "tokens": len(expected), "contenders": contenders}
+    return {"name": prompt.name, "tokens": len(runs[PLAIN][0].tokens), "contenders": contenders}
+
+
+def _speedup(plain: Sequence[Completion], drafted: Sequence[Completion]) -> dict[str, Any]:
+    """The median over the turns, and an interval that holds it with 95 % certainty."""
+    pairs = [
+        (_decode_time(a.stats), _decode_time(b.stats)) for a, b in zip(plain, drafted, strict=True)
+    ]
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return {
+        "speedup": median(ratios) if ratios else None,
+        "speedup_interval": median_interval(ratios),
+    }
 
 
 def _milliseconds_per_token(completions: Sequence[Completion]) -> float | None:
@@ -154,7 +188,7 @@ def _decode_time(stats: Stats) -> float | None:
 
 
 def _overall(results: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """All prompts together: the time of all their tokens."""
+    """All prompts together: the time of all their tokens, and the mean of their speed-ups."""
     timed = [
         one
         for one in results
@@ -169,6 +203,7 @@ def _overall(results: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[st
         name: {
             "tokens_per_second": ratio(1000.0 * tokens, ms),
             "speedup": ratio(totals[PLAIN], ms),
+            "geometric_mean": geometric_mean([one["contenders"][name]["speedup"] for one in timed]),
         }
         for name, ms in totals.items()
     }

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["disturbance", "load_average", "median", "percentile", "ratio", "summary"]
+__all__ = [
+    "disturbance",
+    "geometric_mean",
+    "load_average",
+    "median",
+    "median_interval",
+    "percentile",
+    "ratio",
+    "summary",
+]
 
 
 def median(samples: Sequence[float]) -> float:
@@ -15,6 +25,30 @@ def median(samples: Sequence[float]) -> float:
     if not samples:
         raise ValueError("the median of no samples")
     return statistics.median(samples)
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """Of positive numbers; None of none."""
+    return statistics.geometric_mean(ratios) if ratios else None
+
+
+def median_interval(samples: Sequence[float], certainty: float = 0.95) -> list[float] | None:
+    """An interval that holds the median of what was sampled, by the sign test.
+
+    Makes no assumption about how the samples scatter: the k-th smallest and the k-th largest, for
+    the largest k with which a fair coin stays within so many heads. At 95 % None for fewer than 6.
+    """
+    count = len(samples)
+    outside, k = 0.0, 0
+    while k < count // 2:
+        outside += 2.0 * math.comb(count, k) / 2.0**count
+        if outside > 1.0 - certainty:
+            break
+        k += 1
+    if k == 0:
+        return None
+    ordered = sorted(samples)
+    return [ordered[k - 1], ordered[count - k]]
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

@@ -117,8 +117,8 @@ def generate(
             "-d",
             "--draft",
             metavar="DRAFT",
-            help="A drafter to compare: auto (the default), ngram, or the path of a smaller GGUF "
-            "model. May be given several times; each is measured on its own.",
+            help="A drafter to compare: auto (the default: suffix), ngram, or the path of a "
+            "smaller GGUF model. May be given several times; each is measured on its own.",
             show_default=False,
         ),
     ] = None,
@@ -137,6 +137,16 @@ def generate(
     repeats: Annotated[int, typer.Option(min=1, help="Turns; the median counts.")] = 3,
     threads: ThreadsOption = None,
     ctx: ContextOption = None,
+    synthetic_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Accept each drafted token with this probability, whatever the target says: the "
+            "speed at that acceptance. The text is then meaningless.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="OUT.png", help="Also draw the speed-ups.")
     ] = None,
@@ -157,6 +167,7 @@ def generate(
             repeats=repeats,
             threads=threads,
             n_ctx=ctx,
+            synthetic_acceptance=synthetic_acceptance,
         )
         _show(result, tables.generate_report(result), as_json)
         if plot is not None:

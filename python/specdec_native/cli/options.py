@@ -34,10 +34,11 @@ DraftOption = Annotated[
         "-d",
         "--draft",
         metavar="DRAFT",
-        help="What drafts tokens: auto (the default: lookup in the text so far), ngram, the path "
-        "of a smaller GGUF model of the same family, layerskip:N (N of the model's own layers; "
-        "layerskip:0,1,5 says which), medusa:PATH or eagle:PATH (drafting heads), or none (plain "
-        "decoding). May be given several times; asked in order.",
+        help="What drafts tokens: auto (the default: suffix), suffix or ngram (lookup in the text "
+        "so far), the path of a smaller GGUF model of the same family, layerskip:N (N of the "
+        "model's own layers; layerskip:0,1,5 says which), medusa:PATH or eagle:PATH (drafting "
+        "heads), or none (plain decoding). May be given several times; what pays is chosen round "
+        "by round.",
         show_default=False,
     ),
 ]
