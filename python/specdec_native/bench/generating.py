@@ -152,14 +152,18 @@ def _check_same_output(prompt: Prompt, runs: dict[str, list[Completion]]) -> Non
 def _prompt_result(prompt: Prompt, runs: dict[str, list[Completion]]) -> dict[str, Any]:
     contenders = {}
     for name, completions in runs.items():
-        stats = completions[0].stats
         ms = _milliseconds_per_token(completions)
+        drafted = sum(one.stats.drafted for one in completions)
+        accepted = sum(one.stats.accepted for one in completions)
+        rounds = sum(one.stats.rounds for one in completions)
+        tokens = sum(len(one.tokens) for one in completions)
         contenders[name] = {
             "ms_per_token": ms,
             "tokens_per_second": ratio(1000.0, ms),
             **_speedup(runs[PLAIN], completions),
-            "acceptance_rate": stats.acceptance_rate if stats.drafted else None,
-            "tokens_per_round": stats.tokens_per_round,
+            # Over all turns: what an adaptive drafter does differs from turn to turn.
+            "acceptance_rate": accepted / drafted if drafted else None,
+            "tokens_per_round": ratio(tokens, rounds),
         }
     return {"name": prompt.name, "tokens": len(runs[PLAIN][0].tokens), "contenders": contenders}
 
