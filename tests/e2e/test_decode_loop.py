@@ -81,7 +81,7 @@ def test_engine_runs_of_rejection_fit_the_target(
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 2)
     drafter.adaptive = adaptive
-    runs, counts, outcomes = 6000, dict.fromkeys(exact, 0), set()
+    runs, counts, outcomes = 20_000, dict.fromkeys(exact, 0), set()
     for seed in range(runs):
         fields = {"seed": seed, "max_tokens": 2, "acceptance": "rejection", **filters}
         generator.begin([drafter], prompt, request(**fields))

@@ -176,7 +176,7 @@ def test_engine_runs_of_rejection_with_a_tree_fit_the_target(
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 6, branches=3)
     counts, outcomes = dict.fromkeys(exact, 0), set()
-    for seed in range(6000):
+    for seed in range(20_000):
         fields = {"seed": seed, "max_tokens": 3, "acceptance": "rejection", **filters}
         generator.begin([drafter], prompt, request(**fields))
         result = finish(generator)

@@ -1,4 +1,4 @@
-"""Whole engine runs of `rejection`, for every drafter that uses the target itself."""
+"""Whole engine runs of `rejection`, for lookup and for drafters that use the target itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from support.chi_square import fit_p_value
 from support.engine import finish, load, request
 from support.heads import converted, few_token_target, fitted_eagle3, fitted_medusa, texts_of
 
-RUNS = 4000
+RUNS = 20_000
 PROMPT_SIZE = 9
 FILTERS = {"temperature": 2.0, "top_k": 4}
-KINDS = ("layerskip", "medusa", "eagle chain", "eagle tree")
+KINDS = ("layerskip", "medusa", "eagle chain", "eagle tree", "ngram", "suffix")
 
 Maker = Callable[[], _core.Drafter]
 
@@ -46,6 +46,8 @@ def makers(
         "medusa": lambda: _core.MedusaDrafter(heads, [[0], [1], [0, 0], [0, 1]]),
         "eagle chain": lambda: _core.EagleDrafter(head, 64, "f16", 2),
         "eagle tree": lambda: _core.EagleDrafter(head, 64, "f16", 6, branches=3),
+        "ngram": lambda: _core.NgramDrafter(2, 1, 3),
+        "suffix": lambda: _core.SuffixDrafter(4, 1, 32, 2, 0.02),
     }
 
 
@@ -56,11 +58,20 @@ def probabilities(target: _core.Model, tokens: list[int]) -> dict[int, float]:
     return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
 
+def repeated(target: _core.Model, text: list[int]) -> list[int]:
+    """A text that ends as it began, so that lookup proposes two likely tokens."""
+    first = max(probabilities(target, [*text, 12, 13, *text]).items(), key=lambda one: one[1])[0]
+    second = max(probabilities(target, [*text, first]).items(), key=lambda one: one[1])[0]
+    return [*text, first, second, *text]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_tokens_have_the_targets_joint_distribution(
     target: _core.Model, makers: dict[str, Maker], kind: str
 ) -> None:
     prompt = texts_of(target, 2)[1][:PROMPT_SIZE]  # text of its own, so that the heads know it
+    if kind in ("ngram", "suffix"):
+        prompt = repeated(target, prompt)
     exact = {
         (a, b): x * y
         for a, x in probabilities(target, prompt).items()
