@@ -198,7 +198,7 @@ def test_the_end_of_the_drafts_context(target: _core.Model, draft: _core.Model) 
 
 def test_names_and_objects(paths: tuple[Path, Path]) -> None:
     for tree in (3, [[0], [1], [0, 0]]):
-        draft = sd.DraftModel(paths[1], max_draft=6, tree=tree)
+        draft = sd.DraftModel(paths[1], max_draft=6, tree=tree, adaptive=False)
         with sd.Generator(paths[0], draft=draft, progress=False) as gen:
             result = gen.generate("once upon", max_tokens=30, temperature=0)
             assert result.stats.accepted > 0
