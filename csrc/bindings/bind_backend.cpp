@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu_info.h"
+#include "backend/cuda_info.h"
 #include "bindings/bindings.h"
 
 namespace specdec {
@@ -22,7 +23,8 @@ void bind_backend(py::module_& m) {
         return std::const_pointer_cast<Backend>(make_backend(name, threads));
       },
       py::arg("name"), py::arg("threads") = 0,
-      "Makes the backend 'cpu' or 'ref'; threads <= 0 means one per physical core.");
+      "Makes the backend 'cpu', 'ref', 'cuda' or 'cuda:N'; threads <= 0 means one per physical "
+      "core.");
 
   py::class_<CpuInfo>(m, "CpuInfo", "Instruction-set levels of the CPU backend.")
       .def_readonly("detected", &CpuInfo::detected, "Levels that this machine has.")
@@ -30,6 +32,15 @@ void bind_backend(py::module_& m) {
       .def_readonly("active", &CpuInfo::active, "The level in use.");
   m.def("cpu_info", &cpu_info,
         "Raises BackendUnavailableError where SPECDEC_CPU_ISA names an unknown or absent level.");
+
+  py::class_<CudaInfo>(m, "CudaInfo", "What the CUDA backend of this build is.")
+      .def_readonly("built", &CudaInfo::built, "Does this build have it?")
+      .def_readonly("emulated", &CudaInfo::emulated, "Do the kernels run on the CPU, for tests?")
+      .def_readonly("reason", &CudaInfo::reason, "Why it is not built.")
+      .def_readonly("toolkit", &CudaInfo::toolkit, "Version of the CUDA toolkit.")
+      .def_readonly("architectures", &CudaInfo::architectures,
+                    "Compute capabilities that the kernels were compiled for.");
+  m.def("cuda_info", &cuda_info);
 }
 
 }  // namespace specdec

@@ -10,4 +10,10 @@ namespace specdec {
 // unset.
 std::optional<std::string> environment_cpu_isa();
 
+// Settings of the emulated CUDA device that tests run kernels on (backend/cuda/emu).
+// SPECDEC_EMU_ORDER=reverse: lanes and blocks run in descending order.
+bool environment_emulator_reversed();
+// SPECDEC_EMU_DEFER=1: queued work runs only when somebody waits for it.
+bool environment_emulator_deferred();
+
 }  // namespace specdec

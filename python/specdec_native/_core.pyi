@@ -10,6 +10,7 @@ import typing
 __all__: list[str] = [
     "Backend",
     "CpuInfo",
+    "CudaInfo",
     "DraftModelDrafter",
     "Drafter",
     "EagleDrafter",
@@ -37,6 +38,7 @@ __all__: list[str] = [
     "check_same_vocabulary",
     "cpu_info",
     "heaviest_ranks",
+    "cuda_info",
     "make_backend",
     "quantize_file",
     "spread_layers",
@@ -165,6 +167,36 @@ class CpuInfo:
     def detected(self) -> list[str]:
         """
         Levels that this machine has.
+        """
+
+class CudaInfo:
+    """
+    What the CUDA backend of this build is.
+    """
+    @property
+    def architectures(self) -> str:
+        """
+        Compute capabilities that the kernels were compiled for.
+        """
+    @property
+    def built(self) -> bool:
+        """
+        Does this build have it?
+        """
+    @property
+    def emulated(self) -> bool:
+        """
+        Do the kernels run on the CPU, for tests?
+        """
+    @property
+    def reason(self) -> str:
+        """
+        Why it is not built.
+        """
+    @property
+    def toolkit(self) -> str:
+        """
+        Version of the CUDA toolkit.
         """
 
 class Model:
@@ -565,9 +597,10 @@ def heaviest_ranks(
     The paths of ranks of the default tree of so many nodes, the heaviest first.
     """
 
+def cuda_info() -> CudaInfo: ...
 def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> Backend:
     """
-    Makes the backend 'cpu' or 'ref'; threads <= 0 means one per physical core.
+    Makes the backend 'cpu', 'ref', 'cuda' or 'cuda:N'; threads <= 0 means one per physical core.
     """
 
 def quantize_file(

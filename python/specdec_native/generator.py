@@ -41,6 +41,7 @@ from specdec_native.text import Tokenizer, Vocabulary
 __all__ = ["Generator"]
 
 _LOGIT_ROWS = 64  # rows with logits per pass: bounds the scratch memory
+_CUDA_NAMES = ("cuda", "cuda_emu")  # the second in test builds only
 
 Message = Mapping[str, Any]
 
@@ -77,7 +78,9 @@ class Generator:
                 round by round; those with ``adaptive=False`` are asked in order where nothing else
                 pays.
             n_ctx: Positions of the context; None: the trained length, at most 8192.
-            device: ``"auto"`` or ``"cpu"``; ``"ref"`` is the slow reference in double precision.
+            device: ``"auto"`` (a CUDA device if there is one that this build can use, else the
+                CPU), ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; ``"ref"`` is the slow reference in
+                double precision.
             threads: Threads that compute; None: one per physical core.
             kv_type: Type of the key/value cache: ``"f16"``, ``"f32"``, or ``"q8_0"``, which takes
                 half the memory of f16 and needs heads of a multiple of 32.
@@ -405,15 +408,13 @@ class Generator:
 def _make_backend(device: str, threads: int | None) -> _core.Backend:
     if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
         raise ValueError(f"threads is {threads!r}; it must be a whole number from 1 to 1024")
-    if device in ("auto", "cpu"):
+    if device == "auto":
+        return _default_backend(threads)
+    if device == "cpu":
         return _core.make_backend("cpu", threads or 0)
-    if device == "ref":
-        return _core.make_backend("ref", 1)
-    if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
-        raise BackendUnavailableError(
-            f"device {device!r} is not to be had: this build has no CUDA backend; use device='cpu'"
-        )
-    raise ValueError(f"device is {device!r}; known are 'auto' and 'cpu'")
+    if device == "ref" or (isinstance(device, str) and device.partition(":")[0] in _CUDA_NAMES):
+        return _core.make_backend(device, 1)
+    raise ValueError(f"device is {device!r}; known are 'auto', 'cpu', 'cuda' and 'cuda:N'")
 
 
 def _context_length(n_ctx: int | None, trained: int) -> int:
@@ -428,3 +429,14 @@ def _context_length(n_ctx: int | None, trained: int) -> int:
             stacklevel=3,
         )
     return n_ctx
+
+
+def _default_backend(threads: int | None) -> _core.Backend:
+    """The first CUDA device if this build and machine can use one, else the CPU."""
+    info = _core.cuda_info()
+    if info.built and not info.emulated:
+        try:
+            return _core.make_backend("cuda", 1)
+        except BackendUnavailableError:
+            pass
+    return _core.make_backend("cpu", threads or 0)

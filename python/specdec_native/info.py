@@ -17,6 +17,8 @@ class BuildInfo:
         version: Version of the package.
         cuda: Whether the CUDA backend is built in.
         cuda_reason: Why it is not.
+        cuda_toolkit: Version of the CUDA toolkit it was built with.
+        cuda_architectures: Compute capabilities that its kernels were compiled for.
         architectures: Model architectures that can be loaded.
         cpu_levels: Instruction-set levels compiled into the CPU backend.
     """
@@ -24,6 +26,8 @@ class BuildInfo:
     version: str
     cuda: bool
     cuda_reason: str
+    cuda_toolkit: str
+    cuda_architectures: tuple[str, ...]
     architectures: tuple[str, ...]
     cpu_levels: tuple[str, ...]
 
@@ -45,10 +49,13 @@ class CpuInfo:
 
 def build_info() -> BuildInfo:
     """Says what was built."""
+    cuda = _core.cuda_info()
     return BuildInfo(
         version=_core.__version__,
-        cuda=False,
-        cuda_reason="this version has no CUDA backend yet",
+        cuda=cuda.built,
+        cuda_reason=cuda.reason,
+        cuda_toolkit=cuda.toolkit,
+        cuda_architectures=tuple(cuda.architectures.split()),
         architectures=("llama",),
         cpu_levels=tuple(_core.cpu_info().compiled),
     )

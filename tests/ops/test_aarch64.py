@@ -30,7 +30,7 @@ def build(folder: Path, *options: str) -> Path:
     """Builds the program tests/cpp/levels_digest.cpp as a release and returns its path."""
     cmake = str(shutil.which("cmake", path=TOOLS))
     generator = ("-G", "Ninja") if shutil.which("ninja", path=TOOLS) else ()
-    settings = ("-DSPECDEC_PYTHON=OFF", "-DSPECDEC_BUILD_TESTS=ON", *options)
+    settings = ("-DSPECDEC_PYTHON=OFF", "-DSPECDEC_CUDA=OFF", "-DSPECDEC_BUILD_TESTS=ON", *options)
     jobs = str(len(os.sched_getaffinity(0)))
     for command in (
         [cmake, "-S", str(ROOT), "-B", str(folder), *generator, *settings],

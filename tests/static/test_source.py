@@ -23,7 +23,8 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"core", "gguf", "backend", "model", "spec"},
     "bindings": {"core", "gguf", "backend", "model", "spec", "engine"},
 }
-SOURCES = sorted(path for suffix in ("h", "cpp", "inl") for path in CSRC.rglob(f"*.{suffix}"))
+SUFFIXES = (".h", ".cpp", ".inl", ".cu", ".cuh")
+SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in SUFFIXES)
 TEST_PROGRAMS = sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
 
 

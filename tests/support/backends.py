@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from specdec_native import _core
 
-BACKENDS = ["ref", "cpu"]
+# Does this build run the CUDA kernels on the CPU (-DSPECDEC_CUDA_EMU=ON)?
+EMULATED = _core.cuda_info().emulated
+BACKENDS = ["ref", "cpu", *(["cuda_emu"] if EMULATED else [])]
 
 
 def make_backend(name: str, threads: int = 2) -> _core.testing.Backend:

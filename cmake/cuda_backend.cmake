@@ -1,0 +1,114 @@
+# The CUDA backend: SPECDEC_CUDA chooses whether, SPECDEC_CUDA_ARCHITECTURES for which devices. The
+# sources go to the target `specdec_cuda`, an object library that everything which links `specdec`
+# links as well; without CUDA it holds a stub that says why.
+set(SPECDEC_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (where nvcc works)")
+set_property(CACHE SPECDEC_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(SPECDEC_CUDA_ARCHITECTURES "75;80;86;89;90;120"
+    CACHE STRING "Compute capabilities to compile for, or `native`")
+option(SPECDEC_CUDA_EMU "Run the CUDA kernels on the CPU, as the device cuda_emu (for tests)" OFF)
+
+set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_attention.cpp
+                      csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_sampling.cpp
+                      csrc/backend/cuda/device_weight.cpp)
+set(cuda_kernel_sources
+    csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/cache.cu
+    csrc/backend/cuda/kernels/matmul_float.cu csrc/backend/cuda/kernels/matmul_quantized.cu
+    csrc/backend/cuda/kernels/rows.cu csrc/backend/cuda/kernels/sampling.cu
+    csrc/backend/cuda/kernels/verify.cu)
+
+# Sets `reason` if nvcc cannot be used, else enables the language.
+macro(specdec_find_cuda reason)
+  set(${reason} "")
+  include(CheckLanguage)
+  check_language(CUDA) # compiles a program, so an nvcc that dislikes the host compiler counts as none
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND)
+      set(${reason} "the CUDA toolkit of ${CMAKE_CUDA_COMPILER} has no runtime library")
+    endif()
+  else()
+    set(${reason} "no working nvcc was found when it was built")
+  endif()
+endmacro()
+
+# The architectures of the list that this nvcc knows: code for each, PTX for 90 and newer, so that
+# devices of generations in between and to come can compile it.
+function(specdec_cuda_architectures out_flags out_names)
+  if(SPECDEC_CUDA_ARCHITECTURES STREQUAL "native")
+    set(${out_flags} native PARENT_SCOPE)
+    set(${out_names} native PARENT_SCOPE)
+    return()
+  endif()
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known
+                  ERROR_QUIET)
+  foreach(arch IN LISTS SPECDEC_CUDA_ARCHITECTURES)
+    if(known MATCHES "compute_${arch}[^0-9]" OR NOT known)
+      list(APPEND names ${arch})
+      list(APPEND flags ${arch}-real)
+      if(arch GREATER_EQUAL 90)
+        list(APPEND flags ${arch}-virtual)
+        list(APPEND names ${arch}-ptx)
+      endif()
+    else()
+      message(STATUS "CUDA: this nvcc does not know compute capability ${arch}")
+    endif()
+  endforeach()
+  if(NOT flags)
+    message(FATAL_ERROR "SPECDEC_CUDA_ARCHITECTURES: this nvcc knows none of "
+                        "${SPECDEC_CUDA_ARCHITECTURES}")
+  endif()
+  list(GET flags -1 last)
+  string(REPLACE "-real" "" last_number "${last}")
+  if(last MATCHES "-real")
+    list(APPEND flags ${last_number}-virtual)
+    list(APPEND names ${last_number}-ptx)
+  endif()
+  set(${out_flags} "${flags}" PARENT_SCOPE)
+  set(${out_names} "${names}" PARENT_SCOPE)
+endfunction()
+
+if(SPECDEC_CUDA_EMU)
+  add_subdirectory(csrc/backend/cuda/emu)
+  return()
+endif()
+
+if(NOT SPECDEC_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "SPECDEC_CUDA is '${SPECDEC_CUDA}'; choose ON, OFF or AUTO")
+elseif(SPECDEC_CUDA STREQUAL "OFF")
+  set(cuda_missing "it was built with -DSPECDEC_CUDA=OFF")
+elseif(SPECDEC_CUDA STREQUAL "AUTO" AND CMAKE_CROSSCOMPILING)
+  set(cuda_missing "it was cross-compiled")
+else()
+  specdec_find_cuda(cuda_missing)
+  if(cuda_missing AND SPECDEC_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SPECDEC_CUDA=ON: ${cuda_missing}; put nvcc on PATH, set CUDACXX to it, or "
+                        "build with -DSPECDEC_CUDA=OFF")
+  endif()
+endif()
+
+if(cuda_missing)
+  message(STATUS "CUDA backend: not built (${cuda_missing})")
+  add_library(specdec_cuda OBJECT csrc/backend/cuda/cuda_info_stub.cpp)
+  target_compile_definitions(specdec_cuda PRIVATE SPECDEC_CUDA_REASON="${cuda_missing}")
+  target_link_libraries(specdec_cuda PRIVATE specdec_flags)
+else()
+  specdec_cuda_architectures(cuda_flags cuda_names)
+  message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} for ${cuda_names}")
+  add_library(specdec_cuda OBJECT ${cuda_host_sources} ${cuda_kernel_sources}
+                                  csrc/backend/cuda/cuda_info.cpp
+                                  csrc/backend/cuda/kernels/probe.cu
+                                  csrc/backend/cuda/runtime_cuda.cpp)
+  set_target_properties(specdec_cuda PROPERTIES CUDA_ARCHITECTURES "${cuda_flags}"
+                                                CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+                                                CUDA_RUNTIME_LIBRARY Static)
+  # -fmad=false: a fused multiply-add stands only where one is written, as on the host.
+  target_compile_options(
+    specdec_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
+                         "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>")
+  string(REPLACE ";" " " cuda_names "${cuda_names}")
+  target_compile_definitions(specdec_cuda PRIVATE SPECDEC_CUDA_ARCHITECTURES="${cuda_names}")
+  target_include_directories(specdec_cuda PRIVATE csrc)
+  target_compile_options(specdec_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+  target_link_libraries(specdec_cuda PUBLIC CUDA::cudart_static)
+endif()

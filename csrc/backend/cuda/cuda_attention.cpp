@@ -1,0 +1,108 @@
+// Attention over the cache and the gathering of kept rows: host side.
+#include <algorithm>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "core/error.h"
+
+namespace specdec::cuda {
+namespace {
+
+// Up to this many rows the chunks of a segment are shared out over blocks, at the price of a merge
+// (no more: the partial results take rows * chunks memory). Results do not depend on it.
+constexpr int kSplitRows = 32;
+
+// Ancestors of each row in depth order, then itself, [rows, rows]; then their numbers, [rows].
+std::vector<int> paths_of(const Segment& segment) {
+  const auto n = static_cast<std::size_t>(segment.rows);
+  std::vector<int> out(n * n + n, 0);
+  int* lengths = out.data() + n * n;
+  for (std::size_t row = 0; row < n; ++row) {
+    const std::int32_t parent = segment.parents[row];
+    SPECDEC_CHECK(parent >= -1 && parent < static_cast<std::int32_t>(row), "parent ", parent,
+                  " of segment row ", row);
+    int length = 0;
+    if (parent >= 0) {
+      length = lengths[parent];
+      std::copy_n(out.data() + static_cast<std::size_t>(parent) * n, length, out.data() + row * n);
+    }
+    out[row * n + static_cast<std::size_t>(length)] = static_cast<int>(row);
+    lengths[row] = length + 1;
+  }
+  return out;
+}
+
+// Puts the paths of a tree on the device; returns the longest.
+int upload_paths(CudaWorkspace& ws, const Segment& segment, bool only_segment,
+                 AttentionSegment* out) {
+  const auto n = static_cast<std::size_t>(segment.rows);
+  const std::vector<int> paths = paths_of(segment);
+  int* device = ws.get<int>(Area::kPaths, paths.size());
+  const std::vector<std::int32_t> parents(segment.parents, segment.parents + segment.rows);
+  if (!only_segment || ws.uploaded_parents != parents) {
+    queue_copy_to_device(ws.stream(), device, paths.data(), paths.size() * sizeof(int));
+    ws.uploaded_parents = parents;
+  }
+  out->paths = device;
+  out->lengths = device + n * n;
+  return *std::max_element(paths.begin() + static_cast<std::ptrdiff_t>(n * n), paths.end());
+}
+
+}  // namespace
+
+void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t layer,
+                            const float* q, const AttentionShape& shape, float* out) const {
+  SPECDEC_CHECK(shape.head_dim <= kMaxHeadDim, "heads of ", shape.head_dim);
+  CudaWorkspace& ws = use(workspace);
+  for (std::int32_t i = 0; i < pass.segment_count; ++i) {
+    const Segment& segment = pass.segments[i];
+    if (segment.rows <= 0) continue;
+    const KvCacheView& cache = segment.cache;
+    const std::size_t at = cache.head_offset(layer, 0);
+    const auto vector = static_cast<std::size_t>(shape.heads * shape.head_dim);
+    AttentionSegment s;
+    s.dtype = cache.dtype;
+    s.keys = reinterpret_cast<const std::uint8_t*>(cache.keys + at);
+    s.values = reinterpret_cast<const std::uint8_t*>(cache.values + at);
+    s.head_stride = static_cast<std::int64_t>(cache.head_offset(0, 1));
+    s.row_bytes = static_cast<int>(cache.row_bytes());
+    s.base = segment.base;
+    s.rows = segment.rows;
+    s.q = q + static_cast<std::size_t>(segment.first_row) * vector;
+    s.out = out + static_cast<std::size_t>(segment.first_row) * vector;
+    s.heads = shape.heads;
+    s.kv_heads = shape.kv_heads;
+    s.head_dim = shape.head_dim;
+    s.scale = shape.scale;
+    const int longest =
+        segment.is_chain ? segment.rows : upload_paths(ws, segment, pass.segment_count == 1, &s);
+    s.chunks = (segment.base + longest + kAttentionChunk - 1) / kAttentionChunk;
+    if (s.rows <= kSplitRows && s.chunks > 1) {
+      s.partials = ws.get<float>(Area::kPartials, static_cast<std::size_t>(s.rows) *
+                                                      static_cast<std::size_t>(s.heads * s.chunks) *
+                                                      static_cast<std::size_t>(2 + s.head_dim));
+    }
+    queue_attention(ws.stream(), s);
+  }
+}
+
+void CudaBackend::keep_rows(Workspace& workspace, const KvCacheView& cache, std::int32_t base,
+                            const std::int32_t* rows, std::int32_t count) const {
+  CudaWorkspace& ws = use(workspace);
+  bool moved = false;
+  for (std::int32_t i = 0; i < count; ++i) {
+    SPECDEC_CHECK(
+        rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
+        "kept row ", rows[i], " at place ", i);
+    moved = moved || rows[i] != i;
+  }
+  if (!moved) return;
+  int* kept = ws.get<int>(Area::kKept, static_cast<std::size_t>(count));
+  queue_copy_to_device(ws.stream(), kept, rows, static_cast<std::size_t>(count) * sizeof(int));
+  queue_keep_rows(ws.stream(), cache.layers * cache.kv_heads,
+                  static_cast<std::int64_t>(cache.head_offset(0, 1)),
+                  static_cast<int>(cache.row_bytes()), reinterpret_cast<std::uint8_t*>(cache.keys),
+                  reinterpret_cast<std::uint8_t*>(cache.values), base, kept, count);
+}
+
+}  // namespace specdec::cuda

@@ -1,0 +1,129 @@
+// The CUDA backend: host side. Each operation checks its arguments, finds scratch memory and queues
+// kernels (kernels/) on the workspace's stream; only download, distribution, draw,
+// log_probabilities and verify wait. The arithmetic is that of the cpu backend, bit for bit.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/device_weight.h"
+#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/sampling_types.h"
+#include "backend/cuda/runtime.h"
+
+namespace specdec::cuda {
+
+// What a scratch area holds. Two areas in use at once have different names.
+enum class Area : int {
+  kActValues,  // a quantised input of products
+  kActScales,
+  kActSums,
+  kArranged,  // an input of float products
+  kGate,      // hidden rows of an MLP
+  kUp,
+  kKeys,  // k and v of a pass before rotation and storing
+  kValues,
+  kPaths,  // tree paths of a segment's rows, and their lengths
+  kPartials,
+  kKept,
+  kUpload,  // what the host gives a sampling operation
+  kAdjusted,
+  kZ,
+  kRanks,
+  kWeights,
+  kTotals,
+  kChosen,
+  kShares,
+  kResult,
+  kCount,
+};
+
+// Grow-only scratch memory and the stream of one session.
+class CudaWorkspace final : public Workspace {
+ public:
+  explicit CudaWorkspace(int device) : device_(device) {}
+  std::size_t bytes() const override;
+
+  StreamHandle stream() const { return stream_.handle(); }
+  int device() const { return device_; }
+
+  // At least `count` elements, valid until the next call for the same area.
+  template <typename T>
+  T* get(Area area, std::size_t count) {
+    return static_cast<T*>(grow(area, count * sizeof(T)));
+  }
+
+  // The tree whose paths lie in Area::kPaths: the layers of a pass share one upload.
+  std::vector<std::int32_t> uploaded_parents;
+
+ private:
+  void* grow(Area area, std::size_t bytes);
+
+  int device_;
+  Stream stream_;
+  std::array<DeviceMemory, static_cast<std::size_t>(Area::kCount)> areas_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  // Throws BackendUnavailableError where the device cannot be used.
+  CudaBackend(std::string name, int device);
+
+  std::string name() const override { return name_; }
+  std::int32_t threads() const override { return 1; }
+
+  std::unique_ptr<Buffer> allocate(std::size_t bytes) const override;
+  std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
+  std::unique_ptr<Workspace> make_workspace() const override;
+  void upload(void* destination, const void* host_source, std::size_t bytes) const override;
+  void download(Workspace& workspace, void* host_destination, const void* source,
+                std::size_t bytes) const override;
+
+  void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
+  void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                const float* gain, float eps, float* out) const override;
+  void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
+              float* out) const override;
+  void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
+                      const QkvWeights& weights, const AttentionShape& shape,
+                      float* q_out) const override;
+  void attention(Workspace& ws, const Pass& pass, std::int32_t layer, const float* q,
+                 const AttentionShape& shape, float* out) const override;
+  void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
+                 float* out) const override;
+  void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
+  void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                 std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
+  void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
+                const float* bias) const override;
+  void scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
+                      const TokenId* host_ids, std::int32_t vocab, float* out) const override;
+  void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
+                 const std::int32_t* rows, std::int32_t count) const override;
+  void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
+                     const TokenCounts& counts, float* out) const override;
+  std::uint64_t distribution(Workspace& ws, const float* logits, std::int32_t vocab,
+                             const FilterParams& filter, const std::uint32_t* mask_bits,
+                             float* weight_out) const override;
+  TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab, std::uint64_t seed,
+               std::uint64_t position, RngPurpose purpose) const override;
+  float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
+                          std::int32_t count, TokenLogprob* top) const override;
+  std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
+                                    std::int32_t count) const override;
+  Verdict verify(Workspace& ws, const VerifyInput& input) const override;
+
+ private:
+  // The workspace, its device made that of the calling thread.
+  CudaWorkspace& use(Workspace& workspace) const;
+
+  std::string name_;
+  int device_;
+};
+
+}  // namespace specdec::cuda

@@ -1,0 +1,43 @@
+// A weight matrix on the device, repacked at load (weight_layout.h).
+#pragma once
+
+#include <cstddef>
+
+#include "backend/backend.h"
+#include "backend/cuda/runtime.h"
+#include "backend/cuda/weight_layout.h"
+
+namespace specdec::cuda {
+
+class DeviceWeight final : public Weight {
+ public:
+  // `source` [N, K] must outlive the weight: rows are looked up in it.
+  DeviceWeight(const TensorView& source, WeightUse use);
+
+  DType dtype() const override { return dtype_; }
+  std::size_t rows() const override { return rows_; }
+  std::size_t cols() const override { return cols_; }
+  std::size_t bytes() const override { return memory_.bytes(); }
+
+  // Of a quantised type, or of a float type; loaded for products.
+  QuantizedView quantized() const;
+  FloatView floats() const;
+  // Row n as it lies in the file, host memory.
+  const std::byte* source_row(std::size_t n) const { return source_ + n * row_bytes_; }
+
+ private:
+  void pack_quantized();
+  void pack_floats();
+
+  DType dtype_;
+  std::size_t rows_, cols_, row_bytes_;
+  const std::byte* source_;  // [N, row_bytes]
+  DeviceMemory memory_;
+  std::size_t scales_at_ = 0, headers_at_ = 0;  // offsets of the regions
+};
+
+inline const DeviceWeight& as_device(const Weight& weight) {
+  return static_cast<const DeviceWeight&>(weight);
+}
+
+}  // namespace specdec::cuda

@@ -1,0 +1,101 @@
+// The kernels' host side: each function checks nothing and queues its kernels on a stream. Pointers
+// are device memory. One .cu file per family.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/runtime.h"
+#include "backend/cuda/weight_layout.h"
+#include "core/dtype.h"
+
+namespace specdec::cuda {
+
+// --- rows.cu ---
+
+// out[i, k] = (x[i, k] / sqrt(mean(x[i]^2) + eps)) * gain[k]. x, out [rows, cols], may be the same
+void queue_rms_norm(StreamHandle stream, int rows, int cols, const float* x, const float* gain,
+                    float eps, float* out);
+// x += y. [count]
+void queue_add(StreamHandle stream, std::int64_t count, float* x, const float* y);
+// out[i * out_stride + k] = x[i * x_stride + k], k in [0, cols)
+void queue_copy_rows(StreamHandle stream, int rows, int cols, const float* x, std::int64_t x_stride,
+                     float* out, std::int64_t out_stride);
+// x[i, k] += silu(y[i, k] + bias[k]). x, y [rows, cols]
+void queue_add_silu(StreamHandle stream, int rows, int cols, float* x, const float* y,
+                    const float* bias);
+// out[ids[i]] = logits[i], -infinity elsewhere. logits, ids [count], out [vocab]
+void queue_scatter(StreamHandle stream, int count, const float* logits, const int* ids, int vocab,
+                   float* out);
+// gate = silu(gate) * up. [count]
+void queue_silu_mul(StreamHandle stream, std::int64_t count, float* gate, const float* up);
+
+// --- matmul_quantized.cu ---
+
+// x [rows, 32 * blocks] as int8: q [rows, K], d [rows, blocks], sums [rows, blocks, 2]
+void queue_quantize(StreamHandle stream, int rows, int blocks, const float* x, std::int8_t* q,
+                    float* d, int* sums);
+// out [rows, N] = x W^T
+void queue_multiply(StreamHandle stream, DType dtype, const QuantizedView& weight,
+                    const ActivationView& x, int rows, float* out);
+
+// --- matmul_float.cu ---
+
+// x [rows, cols] in the order of the weights: arranged [rows, runs, 16, per_lane]
+void queue_arrange(StreamHandle stream, int rows, int cols, int per_lane, const float* x,
+                   float* arranged);
+// out [rows, N] = x W^T
+void queue_multiply(StreamHandle stream, DType dtype, const FloatView& weight,
+                    const float* arranged, int rows, float* out);
+
+// --- cache.cu ---
+
+// A segment's key or value rows and where they go.
+struct CacheTarget {
+  DType dtype = DType::kF16;
+  std::uint8_t* keys = nullptr;  // of layer and head 0, at the first new position
+  std::uint8_t* values = nullptr;
+  std::int64_t head_stride = 0;  // bytes from one head to the next
+  int row_bytes = 0;
+};
+struct RotaryShape {
+  int heads = 0, kv_heads = 0, head_dim = 0;  // H, Hkv, D
+  int rope_dims = 0;
+  bool interleaved = false;
+};
+inline constexpr int kMaxHeadDim = 256;
+
+// Rotates q [rows, H, D] in place, and k [rows, Hkv, D]; stores k and v. cos_sin [rows,
+// rope_dims / 2, 2]
+void queue_rotate_and_store(StreamHandle stream, int rows, const RotaryShape& shape, float* q,
+                            const float* k, const float* v, const float* cos_sin,
+                            const CacheTarget& target);
+// In each of `heads` consecutive [capacity, row_bytes] arrays of keys and values: row base + i =
+// row base + kept[i], ascending. kept [count]
+void queue_keep_rows(StreamHandle stream, int heads, std::int64_t head_stride, int row_bytes,
+                     std::uint8_t* keys, std::uint8_t* values, int base, const int* kept,
+                     int count);
+
+// --- attention.cu ---
+
+inline constexpr int kAttentionChunk = 64;  // logical positions; part of the numerics
+
+struct AttentionSegment {
+  DType dtype = DType::kF16;
+  const std::uint8_t* keys = nullptr;  // of the layer, head 0, position 0
+  const std::uint8_t* values = nullptr;
+  std::int64_t head_stride = 0;  // bytes
+  int row_bytes = 0;
+  int base = 0, rows = 0;
+  const int* paths = nullptr;  // [rows, rows] ancestors in depth order, then itself; null: a chain
+  const int* lengths = nullptr;  // [rows] of the paths
+  const float* q = nullptr;      // [rows, H, D]
+  float* out = nullptr;          // [rows, H, D]
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0.0f;
+  int chunks = 0;             // of the longest row
+  float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
+                              // sees all chunks of its rows
+};
+void queue_attention(StreamHandle stream, const AttentionSegment& segment);
+
+}  // namespace specdec::cuda

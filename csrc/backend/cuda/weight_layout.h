@@ -1,0 +1,128 @@
+// How a quantised weight matrix [N, K] lies in device memory, host and device.
+//
+// Rows go in groups of 32, one per lane of a warp; K in blocks of 32 values. A group's stream is
+// cut into three regions, so that every read of a warp is one run of bytes:
+//   planes   [groups, K / 32, plane bytes * 32]   the integers, by bit planes
+//   scales   [groups, K / 32, scale bytes * 32]   per block
+//   headers  [groups, K / 256, header bytes * 32] per superblock, where the type has them
+// Within each, a field of all 32 rows stands together: [field][32 rows]. Rows that do not exist
+// have scales of 0.
+//
+// Planes of one row's block of 32 integers v:
+//   nibbles  16 bytes: word i holds bits 0..3 of quad i (values 4i..4i+3) in the low halves of its
+//            bytes, those of quad i + 4 in the high halves
+//   bits     4 bytes: bit q of byte j is one bit of value 4q + j
+//   pairs    8 bytes: bits 2(q mod 4), 2(q mod 4) + 1 of byte j of word q / 4: two bits of 4q + j
+//   bytes    32 bytes: signed values
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+namespace specdec::cuda {
+
+inline constexpr int kGroupRows = 32;
+inline constexpr int kBlockValues = 32;
+inline constexpr int kSubBlocks = 8;  // blocks of 32 in a superblock
+
+enum class Planes : std::uint8_t {
+  kNibbles,
+  kNibblesAndBits,   // the fifth bit
+  kNibblesAndPairs,  // the fifth and sixth
+  kPairs,
+  kPairsAndBits,  // the third
+  kBytes,
+};
+
+enum class Scales : std::uint8_t {
+  kD,             // half d
+  kPowerD,        // bfloat16 d
+  kDAndM,         // halves d, m
+  kSuper,         // header: half d; block: signed byte
+  kSuperAndMin,   // header: halves d, -dmin; block: bytes scale, min
+  kHalves,        // header: half d; block: two signed bytes, for values 0..15 and 16..31
+  kHalvesAndMin,  // header: halves d, -dmin; block: two bytes scale | min << 4
+  kOddHalves,     // header: half d; block: a byte s | t << 4 for scales 2s + 1 and 2t + 1
+};
+
+constexpr int plane_bytes(Planes planes) {
+  switch (planes) {
+    case Planes::kNibbles:
+      return 16;
+    case Planes::kNibblesAndBits:
+      return 20;
+    case Planes::kNibblesAndPairs:
+      return 24;
+    case Planes::kPairs:
+      return 8;
+    case Planes::kPairsAndBits:
+      return 12;
+    case Planes::kBytes:
+      return 32;
+  }
+  return 0;
+}
+
+constexpr int scale_bytes(Scales scales) {
+  switch (scales) {
+    case Scales::kDAndM:
+      return 4;
+    case Scales::kSuper:
+    case Scales::kOddHalves:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+constexpr int header_bytes(Scales scales) {
+  switch (scales) {
+    case Scales::kD:
+    case Scales::kPowerD:
+    case Scales::kDAndM:
+      return 0;
+    case Scales::kSuperAndMin:
+    case Scales::kHalvesAndMin:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+// The regions of one matrix, as kernels get them.
+struct QuantizedView {
+  const std::uint8_t* planes = nullptr;
+  const std::uint8_t* scales = nullptr;
+  const std::uint8_t* headers = nullptr;
+  int rows = 0;    // N
+  int blocks = 0;  // K / 32
+};
+
+// Float weights: values of one of 16 virtual lanes (k = lane mod 16) stand together, kRun of them,
+// in 16 bytes: [N, runs, 16 lanes, values per lane]. K is filled up with zeros that are never used.
+struct FloatView {
+  const std::uint8_t* data = nullptr;
+  int rows = 0;  // N, filled up to a multiple of kFloatRows in memory
+  int cols = 0;  // K
+};
+inline constexpr int kVirtualLanes = 16;
+inline constexpr int kFloatRows = 16;
+
+// 8 halves or 4 floats of a lane in 16 bytes.
+constexpr int values_per_lane(std::size_t value_bytes) {
+  return static_cast<int>(16 / value_bytes);
+}
+SPECDEC_HD constexpr int runs_of(int cols, int per_lane) {
+  return (cols + kVirtualLanes * per_lane - 1) / (kVirtualLanes * per_lane);
+}
+
+// Activations [M, K] as int8 in blocks of 32: x ~ d * q.
+struct ActivationView {
+  const std::int8_t* values = nullptr;  // [M, K]
+  const float* d = nullptr;             // [M, K / 32]
+  const int* sums = nullptr;            // [M, K / 32, 2]: of the values of each half block
+};
+
+}  // namespace specdec::cuda

@@ -1,0 +1,25 @@
+// The CUDA backend as the rest of the library sees it. CMake picks who answers: the backend itself,
+// a stub that says why it is absent, or the emulated device of the tests.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace specdec {
+
+struct CudaInfo {
+  bool built = false;
+  bool emulated = false;      // kernels run on the CPU, for tests
+  std::string reason;         // why it is not built
+  std::string toolkit;        // "13.0"
+  std::string architectures;  // "75;80;90;...": what the kernels were compiled for
+};
+CudaInfo cuda_info();
+
+// "cuda" or "cuda:N" (and, in the test extension, "cuda_emu"); null for a name that is no CUDA
+// device's. Throws BackendUnavailableError with the reason and the way out.
+std::shared_ptr<const Backend> make_cuda_backend(const std::string& name);
+
+}  // namespace specdec

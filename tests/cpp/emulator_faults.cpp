@@ -1,0 +1,117 @@
+// Kernels with the faults that the emulated device must find, each run once; prints "name: what the
+// device said", or "ok" and the value that came out. tests/cuda_emu/test_emulator.py reads it.
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "backend/cuda/launch.h"
+
+namespace specdec::cuda {
+namespace {
+
+constexpr int kThreads = 64;
+
+__global__ void sound(float* out) {
+  SPECDEC_SHARED(float, values, [kThreads]);
+  values[threadIdx.x] = 1.0f;
+  __syncthreads();
+  float sum = values[threadIdx.x ^ 32u];
+  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(kFullWarp, sum, apart);
+  if (threadIdx.x == 0) *out = sum;  // of 32 ones
+}
+
+__global__ void missing_barrier(float* out) {
+  SPECDEC_SHARED(float, value, [1]);
+  if (threadIdx.x == 0) value[0] = 7.0f;
+  if (threadIdx.x == kThreads - 1) *out = value[0];
+}
+
+__global__ void divergent_barrier(float* out) {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+  *out = 1.0f;
+}
+
+__global__ void early_return(float* out) {
+  if (threadIdx.x >= 32) return;
+  __syncthreads();
+  *out = 1.0f;
+}
+
+__global__ void half_a_warp(float* out) {
+  float value = 1.0f;
+  if (threadIdx.x % 32 < 16) value = __shfl_xor_sync(kFullWarp, value, 1);
+  *out = value;
+}
+
+__global__ void divergent_shuffles(float* out) {
+  float value = 1.0f;
+  if (threadIdx.x % 2 == 0) {
+    value = __shfl_xor_sync(kFullWarp, value, 1);
+  } else {
+    value = __shfl_xor_sync(kFullWarp, value, 2);
+  }
+  *out = value;
+}
+
+__global__ void too_much_shared_memory(float* out) {
+  SPECDEC_SHARED(float, values, [13000]);
+  values[threadIdx.x] = 1.0f;
+  *out = values[0];
+}
+
+__global__ void unasked_dynamic_memory(float* out) {
+  SPECDEC_DYNAMIC_SHARED(float, values);
+  *out = values[0];
+}
+
+void report(const char* name, void (*kernel)(float*), int threads, bool host_pointer = false) {
+  const Stream stream;
+  const DeviceMemory memory(sizeof(float));
+  float host = 0.0f;
+  try {
+    launch(name, kernel, {}, threads, 0, stream.handle(),
+           host_pointer ? &host : memory.as<float>());
+    copy_to_host(stream.handle(), &host, memory.data(), sizeof(host));
+    std::printf("%s: ok %g\n", name, static_cast<double>(host));
+  } catch (const std::exception& error) {
+    std::printf("%s: %s\n", name, error.what());
+  }
+}
+
+// A copy back that does not wait would find what was there before.
+void report_order_of_copies() {
+  const Stream stream;
+  const DeviceMemory memory(sizeof(float));
+  float first = 3.0f, second = 0.0f;
+  queue_copy_to_device(stream.handle(), memory.data(), &first, sizeof(first));
+  first = 4.0f;  // the copy has what was there when it was queued
+  copy_to_host(stream.handle(), &second, memory.data(), sizeof(second));
+  std::printf("copies: ok %g\n", static_cast<double>(second));
+}
+
+void run_all() {
+  report("sound", sound, kThreads);
+  report("missing_barrier", missing_barrier, kThreads);
+  report("divergent_barrier", divergent_barrier, kThreads);
+  report("early_return", early_return, kThreads);
+  report("half_a_warp", half_a_warp, kThreads);
+  report("divergent_shuffles", divergent_shuffles, kThreads);
+  report("too_much_shared_memory", too_much_shared_memory, kThreads);
+  report("unasked_dynamic_memory", unasked_dynamic_memory, kThreads);
+  report("half_warp_block", sound, 48);
+  report("host_pointer", sound, kThreads, true);
+  report_order_of_copies();
+  report("sound_again", sound, kThreads);
+}
+
+}  // namespace
+}  // namespace specdec::cuda
+
+int main() {
+  specdec::cuda::run_all();
+  return 0;
+}

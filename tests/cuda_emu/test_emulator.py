@@ -1,0 +1,46 @@
+"""What the emulated device refuses, and that it runs sound kernels afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specdec_native import _core
+
+PROGRAM = Path(_core.__file__).parent / "emulator_faults"
+EXPECTED = {
+    "sound": "ok 32",
+    "divergent_barrier": "__syncthreads at emulator_faults.cpp:",
+    "early_return": "lanes wait for ever at emulator_faults.cpp:",
+    "half_a_warp": "lanes wait for ever at emulator_faults.cpp:",
+    "divergent_shuffles": "a warp collective at emulator_faults.cpp:",
+    "too_much_shared_memory": "a block uses 52000 bytes of shared memory",
+    "unasked_dynamic_memory": "dynamic shared memory in a launch that asked for none",
+    "half_warp_block": "blocks of 48 threads",
+    "host_pointer": "is not device memory",
+    "copies": "ok 3",
+    "sound_again": "ok 32",
+}
+
+
+def reports(**settings: str) -> dict[str, str]:
+    result = subprocess.run(
+        [PROGRAM], env={**os.environ, **settings}, capture_output=True, text=True, check=True
+    )
+    return dict(line.split(": ", 1) for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("deferred", ["0", "1"])
+def test_faults_are_found(order: str, deferred: str) -> None:
+    found = reports(SPECDEC_EMU_ORDER=order, SPECDEC_EMU_DEFER=deferred)
+    for name, text in EXPECTED.items():
+        assert text in found[name], name
+
+
+def test_a_missing_barrier_shows_in_one_of_the_orders() -> None:
+    assert reports(SPECDEC_EMU_ORDER="forward")["missing_barrier"] == "ok 7"
+    assert "nan" in reports(SPECDEC_EMU_ORDER="reverse")["missing_barrier"]
