@@ -37,8 +37,8 @@ __all__: list[str] = [
     "check_model",
     "check_same_vocabulary",
     "cpu_info",
-    "heaviest_ranks",
     "cuda_info",
+    "heaviest_ranks",
     "make_backend",
     "quantize_file",
     "spread_layers",
@@ -588,6 +588,7 @@ def cpu_info() -> CpuInfo:
     Raises BackendUnavailableError where SPECDEC_CPU_ISA names an unknown or absent level.
     """
 
+def cuda_info() -> CudaInfo: ...
 def heaviest_ranks(
     nodes: typing.SupportsInt | typing.SupportsIndex,
     max_depth: typing.SupportsInt | typing.SupportsIndex,
@@ -597,7 +598,6 @@ def heaviest_ranks(
     The paths of ranks of the default tree of so many nodes, the heaviest first.
     """
 
-def cuda_info() -> CudaInfo: ...
 def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> Backend:
     """
     Makes the backend 'cpu', 'ref', 'cuda' or 'cuda:N'; threads <= 0 means one per physical core.

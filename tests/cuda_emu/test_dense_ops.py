@@ -101,6 +101,12 @@ def test_add(emu):
     assert np.array_equal(emu.add(x, y), x + y)
 
 
+@pytest.mark.parametrize("rows", [1, 7])
+def test_add_silu(emu, cpu, rows):
+    x, y, bias = floats(rows, 96, seed=1) * 3, floats(rows, 96, seed=2) * 3, floats(96, seed=3)
+    assert emu.add_silu(x, y, bias).tobytes() == cpu.add_silu(x, y, bias).tobytes()
+
+
 @pytest.mark.parametrize("types", [("Q4_0", "Q4_0", "Q8_0"), ("F16", "F32", "Q4_1"), ("Q6_K",) * 3])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_gated_mlp(emu, cpu, types, rows):

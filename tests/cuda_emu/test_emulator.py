@@ -44,3 +44,9 @@ def test_faults_are_found(order: str, deferred: str) -> None:
 def test_a_missing_barrier_shows_in_one_of_the_orders() -> None:
     assert reports(SPECDEC_EMU_ORDER="forward")["missing_barrier"] == "ok 7"
     assert "nan" in reports(SPECDEC_EMU_ORDER="reverse")["missing_barrier"]
+
+
+def test_a_host_that_follows_a_device_pointer_ends_as_with_a_real_device() -> None:
+    result = subprocess.run([PROGRAM, "read"], capture_output=True, check=False)
+    assert result.returncode != 0
+    assert result.returncode != 5  # the value that lies there

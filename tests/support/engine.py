@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,9 @@ class Run:
     logprobs: list[tuple[float, list[tuple[int, float]]]]
 
 
-def load(path: Path, device: str = "cpu", threads: int = 2) -> _core.Model:
-    """Loads a model on a backend of its own."""
+def load(path: Path, device: str | None = None, threads: int = 2) -> _core.Model:
+    """Loads a model on a backend of its own; SPECDEC_TEST_DEVICE names it where no test does."""
+    device = device or os.environ.get("SPECDEC_TEST_DEVICE", "cpu")
     return _core.Model.load(str(path), _core.make_backend(device, threads))
 
 

@@ -2,12 +2,11 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <vector>
 
+#include "backend/cuda/emu/device_arena.h"
 #include "backend/cuda/emu/emulated_runtime.h"
 #include "backend/cuda/runtime.h"
 #include "core/environment.h"
@@ -17,44 +16,28 @@ namespace specdec {
 namespace emu {
 namespace {
 
-constexpr std::align_val_t kAlignment{256};
-constexpr int kPoison = 0xff;  // NaN in every float format
-
 struct QueuedStream {
   std::deque<std::function<void()>> work;
 };
 
-// What all threads share.
+// What all threads share. Work runs under the lock, so one thing happens at a time.
 class Device {
  public:
   void* allocate(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    void* memory = ::operator new(std::max<std::size_t>(bytes, 1), kAlignment);
-    std::memset(memory, kPoison, bytes);
-    blocks_[static_cast<const std::byte*>(memory)] = bytes;
-    in_use_ += bytes;
-    return memory;
+    return arena_.allocate(bytes);
   }
 
   void release(void* memory) {
     if (memory == nullptr) return;
     const std::lock_guard lock(mutex_);
     drain_all();
-    const auto block = blocks_.find(static_cast<const std::byte*>(memory));
-    if (block == blocks_.end()) return;
-    in_use_ -= block->second;
-    blocks_.erase(block);
-    ::operator delete(memory, kAlignment);
+    arena_.release(memory);
   }
 
-  // [pointer, pointer + bytes) inside one allocation?
   bool holds(const void* pointer, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    const auto* first = static_cast<const std::byte*>(pointer);
-    auto next = blocks_.upper_bound(first);
-    if (next == blocks_.begin()) return false;
-    --next;
-    return first + bytes <= next->first + next->second;
+    return arena_.holds(pointer, bytes);
   }
 
   QueuedStream* make_stream() {
@@ -70,27 +53,31 @@ class Device {
 
   void push(QueuedStream& stream, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    if (!deferred_) return work();
     stream.work.push_back(std::move(work));
+    if (!deferred_) drain(stream);
   }
 
-  void wait(QueuedStream& stream) {
+  // memcpy when `stream` has nothing left to do; null: when none has.
+  void copy(QueuedStream* stream, void* destination, const void* source, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    drain(stream);
-  }
-
-  void wait_for_all() {
-    const std::lock_guard lock(mutex_);
-    drain_all();
+    if (stream != nullptr) {
+      drain(*stream);
+    } else {
+      drain_all();
+    }
+    const DeviceArena::Access access(arena_);
+    if (bytes > 0) std::memcpy(destination, source, bytes);
   }
 
   std::size_t in_use() {
     const std::lock_guard lock(mutex_);
-    return in_use_;
+    return arena_.bytes_in_use();
   }
 
  private:
-  static void drain(QueuedStream& stream) {
+  void drain(QueuedStream& stream) {
+    if (stream.work.empty()) return;
+    const DeviceArena::Access access(arena_);
     while (!stream.work.empty()) {
       const auto work = std::move(stream.work.front());
       stream.work.pop_front();
@@ -103,8 +90,7 @@ class Device {
 
   std::recursive_mutex mutex_;
   const bool deferred_ = environment_emulator_deferred();
-  std::map<const std::byte*, std::size_t> blocks_;
-  std::size_t in_use_ = 0;
+  DeviceArena arena_;
   std::vector<std::unique_ptr<QueuedStream>> streams_;
 };
 
@@ -151,8 +137,7 @@ void destroy_stream(StreamHandle stream) noexcept { emu::device().remove(&emu::s
 
 void copy_to_device(void* destination, const void* host_source, std::size_t bytes) {
   emu::check_range("copy_to_device", destination, bytes);
-  emu::device().wait_for_all();
-  if (bytes > 0) std::memcpy(destination, host_source, bytes);
+  emu::device().copy(nullptr, destination, host_source, bytes);
 }
 
 void queue_copy_to_device(StreamHandle stream, void* destination, const void* host_source,
@@ -168,8 +153,7 @@ void queue_copy_to_device(StreamHandle stream, void* destination, const void* ho
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes) {
   emu::check_range("copy_to_host", source, bytes);
-  emu::device().wait(emu::stream_of(stream));
-  if (bytes > 0) std::memcpy(host_destination, source, bytes);
+  emu::device().copy(&emu::stream_of(stream), host_destination, source, bytes);
 }
 
 }  // namespace cuda
