@@ -22,7 +22,6 @@ from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafter_building import build_drafter
 from specdec_native.drafters import Drafter, parse_draft
 from specdec_native.errors import (
-    BackendUnavailableError,
     BusyError,
     ContextFullError,
     OutputError,
@@ -78,9 +77,8 @@ class Generator:
                 round by round; those with ``adaptive=False`` are asked in order where nothing else
                 pays.
             n_ctx: Positions of the context; None: the trained length, at most 8192.
-            device: ``"auto"`` (a CUDA device if there is one that this build can use, else the
-                CPU), ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; ``"ref"`` is the slow reference in
-                double precision.
+            device: ``"auto"`` (today the CPU), ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; ``"ref"`` is
+                the slow reference in double precision.
             threads: Threads that compute; None: one per physical core.
             kv_type: Type of the key/value cache: ``"f16"``, ``"f32"``, or ``"q8_0"``, which takes
                 half the memory of f16 and needs heads of a multiple of 32.
@@ -408,9 +406,8 @@ class Generator:
 def _make_backend(device: str, threads: int | None) -> _core.Backend:
     if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
         raise ValueError(f"threads is {threads!r}; it must be a whole number from 1 to 1024")
-    if device == "auto":
-        return _default_backend(threads)
-    if device == "cpu":
+    if device in ("auto", "cpu"):
+        # A CUDA device has to be asked for until the backend has been run on one.
         return _core.make_backend("cpu", threads or 0)
     if device == "ref" or (isinstance(device, str) and device.partition(":")[0] in _CUDA_NAMES):
         return _core.make_backend(device, 1)
@@ -429,14 +426,3 @@ def _context_length(n_ctx: int | None, trained: int) -> int:
             stacklevel=3,
         )
     return n_ctx
-
-
-def _default_backend(threads: int | None) -> _core.Backend:
-    """The first CUDA device if this build and machine can use one, else the CPU."""
-    info = _core.cuda_info()
-    if info.built and not info.emulated:
-        try:
-            return _core.make_backend("cuda", 1)
-        except BackendUnavailableError:
-            pass
-    return _core.make_backend("cpu", threads or 0)
