@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import specdec_native as sd
-from conftest import ModelFactory
 from specdec_native.quantization import QUANTIZE_TYPES
 
 CASES = json.loads(
@@ -37,7 +37,7 @@ def mean_nll(path: Path, texts: list[list[int]]) -> float:
 
 
 @pytest.fixture(scope="module")
-def wide_model(make_model: ModelFactory) -> Path:
+def wide_model(make_model: Callable[..., Path]) -> Path:
     """A tiny model whose rows are whole blocks of every type."""
     return make_model(width=256, heads=4, kv_heads=2, head_dim=64, ffn=512, layers=2)
 
