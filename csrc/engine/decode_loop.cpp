@@ -152,7 +152,7 @@ StepResult DecodeLoop::round() {
   const std::int32_t before = session_.size();
   commit(proposal, verdict);
   StepResult result = collect_output(before, proposal, verdict);
-  count_round(proposal, verdict);
+  count_round(proposal, result);
   arbiter_.observe(proposal, verdict.path, session_.tokens(), static_cast<std::size_t>(before),
                    verify_ms);
   stats_.plain_ms_estimate = arbiter_.plain_ms(session_.tokens().size());
@@ -221,14 +221,17 @@ StepResult DecodeLoop::collect_output(std::int32_t before, const Proposal& propo
   result.source = proposal.source;
   result.prefill_progress = 1.0;
   result.finish = finish_;
-  stats_.generated += static_cast<std::int64_t>(added.size());
+  last_added_ = static_cast<std::int32_t>(added.size());
+  stats_.generated += last_added_;
   return result;
 }
 
-void DecodeLoop::count_round(const Proposal& proposal, const Verdict& verdict) {
+// Accepted is what became part of the text: a stop token or a limit may have cut the path.
+void DecodeLoop::count_round(const Proposal& proposal, const StepResult& result) {
   ++stats_.rounds;
   stats_.drafted += proposal.size();
-  stats_.accepted += static_cast<std::int64_t>(verdict.path.size());
+  last_accepted_ = result.drafted;
+  stats_.accepted += last_accepted_;
   ++stats_.draft_lengths[static_cast<std::size_t>(proposal.size())];
   std::vector<std::size_t> depth(static_cast<std::size_t>(proposal.size()), 0);
   for (std::size_t i = 0; i < depth.size(); ++i) {
@@ -236,7 +239,9 @@ void DecodeLoop::count_round(const Proposal& proposal, const Verdict& verdict) {
     depth[i] = parent < 0 ? 0 : depth[static_cast<std::size_t>(parent)] + 1;
     ++stats_.drafted_at[depth[i]];
   }
-  for (std::size_t i = 0; i < verdict.path.size(); ++i) ++stats_.accepted_at[i];
+  for (std::int32_t i = 0; i < last_accepted_; ++i) {
+    ++stats_.accepted_at[static_cast<std::size_t>(i)];
+  }
 }
 
 // Replaces the path by one that a coin decides at each depth, along first children. The text means
@@ -267,9 +272,24 @@ void DecodeLoop::cut_output(std::int32_t count, FinishReason reason) {
     throw InvalidArgument(
         str("cannot keep ", count, " of ", session_.size() - prompt_size_, " generated tokens"));
   }
+  const std::int32_t removed = session_.size() - size;
   session_.cut(size);
   for (const auto& drafter : drafters_) drafter->commit(session_.tokens());
   finish_ = reason;
+  uncount(removed);
+}
+
+// The last `removed` tokens were cut off: of the last round those that it drew itself, then drafts.
+void DecodeLoop::uncount(std::int32_t removed) {
+  const std::int32_t added = last_added_;
+  const std::int32_t kept = std::max(0, std::min(last_accepted_, added - removed));
+  for (; last_accepted_ > kept; --last_accepted_) {
+    --stats_.accepted;
+    --stats_.accepted_at[static_cast<std::size_t>(last_accepted_ - 1)];
+  }
+  last_added_ = std::max(0, added - removed);
+  stats_.generated -= removed;
+  if (stats_.rounds == 1) stats_.first_round_tokens = last_added_;
 }
 
 }  // namespace specdec

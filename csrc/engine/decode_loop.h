@@ -57,7 +57,8 @@ class DecodeLoop {
   StepResult collect_output(std::int32_t before, const Proposal& proposal, const Verdict& verdict);
   void prepare_draw(std::span<const TokenId> prompt);
   std::vector<PositionLogprobs> logprobs(std::span<const TokenId> added, const Verdict& verdict);
-  void count_round(const Proposal& proposal, const Verdict& verdict);
+  void count_round(const Proposal& proposal, const StepResult& result);
+  void uncount(std::int32_t removed);
   DraftContext draft_context() const;
   StepResult finished(FinishReason reason);
 
@@ -73,6 +74,7 @@ class DecodeLoop {
   FinishReason limit_reason_ = FinishReason::kNone;  // what reaching size_limit_ means
   FinishReason finish_ = FinishReason::kNone;
   bool ended_ = false;
+  std::int32_t last_added_ = 0, last_accepted_ = 0;  // tokens of the last round, drafted ones
   DecodeStats stats_;
 };
 

@@ -188,14 +188,27 @@ bool TokenCorpus::append(std::span<const TokenId> text) {
     write_all();
     return true;
   }
-  const std::string record = record_bytes(text);
-  std::ofstream file(file_path(path_), std::ios::binary | std::ios::app);
-  // One write of one record, so that sessions that share the file do not mix theirs.
-  if (!file.write(record.data(), static_cast<std::streamsize>(record.size())).flush()) {
-    throw OutputError(str("corpus ", printable(path_),
-                          " cannot be written: ", std::generic_category().message(errno)));
+  std::error_code code;
+  const auto size = std::filesystem::file_size(file_path(path_), code);
+  if (code || size == 0) {  // somebody has deleted it: it begins anew
+    write_all();
+  } else {
+    append_to_file(record_bytes(text), size);
   }
   return false;
+}
+
+// One write of one record, so that processes that share the file do not mix theirs. What a full
+// disk left of it is taken back: a later record behind it could not be found.
+void TokenCorpus::append_to_file(const std::string& record, std::uintmax_t size) const {
+  std::ofstream file(file_path(path_), std::ios::binary | std::ios::app);
+  if (file.write(record.data(), static_cast<std::streamsize>(record.size())).flush()) return;
+  const int reason = errno;
+  file.close();
+  std::error_code ignored;
+  std::filesystem::resize_file(file_path(path_), size, ignored);
+  throw OutputError(str("corpus ", printable(path_),
+                        " cannot be written: ", std::generic_category().message(reason)));
 }
 
 }  // namespace specdec

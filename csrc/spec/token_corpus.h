@@ -1,4 +1,4 @@
-// Token texts of earlier sessions, kept in a file for the suffix drafter.
+// Token texts of earlier requests, kept in a file for the suffix drafter.
 //
 // The file, little endian: a header of 32 bytes (the magic "SPDCORP1", u32 version, u32 vocabulary
 // size, u64 vocabulary fingerprint, u64 zero), then records: u32 token count (1 to kMaxTokens), u32
@@ -44,6 +44,7 @@ class TokenCorpus {
  private:
   void read(std::span<const std::byte> bytes);
   void write_all() const;
+  void append_to_file(const std::string& record, std::uintmax_t size) const;
   [[noreturn]] void fail(std::size_t offset, const std::string& what) const;
 
   std::string path_;

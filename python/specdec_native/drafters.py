@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from specdec_native.models import KNOWN_MODELS
@@ -200,6 +200,8 @@ class LayerSkipDraft:
         """
         try:
             values = json.loads(Path(os.fspath(path)).read_text(encoding="utf-8"))
+            if not isinstance(values, dict) or not {"layers"} <= set(values) <= _LAYER_SKIP_FIELDS:
+                raise ValueError("it holds other fields than one")
             return cls(**values)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{os.fspath(path)}: no saved LayerSkipDraft ({error})") from None
@@ -263,6 +265,8 @@ class EagleDraft:
         object.__setattr__(self, "tree", _checked_tree(self.tree))
 
 
+_LAYER_SKIP_FIELDS = {one.name for one in fields(LayerSkipDraft)}
+
 Drafter = NgramDraft | SuffixDraft | DraftModel | LayerSkipDraft | MedusaDraft | EagleDraft
 
 
@@ -281,7 +285,7 @@ def parse_draft(
         return [draft]
     if isinstance(draft, (str, os.PathLike)):
         return [_parse_name(os.fspath(draft))]
-    if isinstance(draft, Sequence):
+    if isinstance(draft, Sequence) and not isinstance(draft, (bytes, bytearray)):
         return [one for item in draft for one in parse_draft(item)]
     raise TypeError(f"draft is {draft!r}; give None, a name, a path, a drafter or a list of these")
 
@@ -308,6 +312,8 @@ def _checked_tree(tree: Tree) -> Tree:
     if not 1 <= len(tree) <= _MAX_DRAFT:
         raise ValueError(f"tree has {len(tree)} nodes; it must have 1 to {_MAX_DRAFT}")
     for path in tree:
+        if not isinstance(path, Sequence) or isinstance(path, str):
+            raise ValueError(f"tree holds {path!r}; each node is a path of ranks, such as [0, 1]")
         for rank in path:
             _check_whole("a rank of tree", rank, 0, 1023)
     return tuple(tuple(path) for path in tree)

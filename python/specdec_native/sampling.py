@@ -82,7 +82,7 @@ class SamplingParams:
             plain decoding, whatever is drafted (Gumbel noise shared by draft and target, as in
             arXiv 2408.07978). ``"rejection"``: exactly the target's distribution, with somewhat
             more drafts accepted (arXiv 2211.17192); a seed repeats its text only with the same
-            drafter.
+            drafters and ``adaptive=False``, as the controller's choices depend on the clock.
         logprobs: With each token, return its natural log-probability and those of this many
             likeliest tokens (as many as there are, at most): the log-softmax of the target's raw
             logits, before the chain. None: none.

@@ -200,6 +200,20 @@ def test_interrupt_within_one_pass(make_model: Callable[..., Path], where: str) 
         assert generator.generate(PROMPT, max_tokens=10, temperature=0).tokens == expected
 
 
+def test_statistics_count_the_tokens_that_a_stop_string_left(tiny_model: Path) -> None:
+    draft = sd.DraftModel(tiny_model, max_draft=8, adaptive=False)
+    with sd.Generator(tiny_model, draft=draft, progress=False) as generator:
+        free = generator.generate(PROMPT, max_tokens=9, temperature=0)
+        pieces = [generator.detokenize([token]) for token in free.tokens]
+        cut = next(i for i in range(1, 8) if pieces[i] and pieces[i] not in "".join(pieces[:i]))
+        out = generator.generate(PROMPT, max_tokens=9, temperature=0, stop=[pieces[cut]])
+    assert free.stats.accepted == 8
+    assert out.tokens == free.tokens[: cut + 1]
+    stats = out.stats
+    assert (stats.generated_tokens, stats.accepted, stats.rounds) == (cut + 1, cut + 1, 1)
+    assert sum(stats.accepted_per_position) > 0
+
+
 def test_cancel_from_another_thread(gen: sd.Generator) -> None:
     stream = gen.stream(PROMPT, temperature=1.5, seed=1)
     next(stream)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +197,38 @@ def test_counts_beyond_the_file_are_refused(corpus: Path, model: _core.Model) ->
             suffix(corpus, model)
 
 
+def test_a_deleted_corpus_begins_anew(corpus: Path, model: _core.Model) -> None:
+    drafter = suffix(corpus, model)
+    corpus.unlink()
+    session(model, drafter, [7, 8, 9, 10], 12)
+    assert records(corpus)[-1][:4] == [7, 8, 9, 10]
+    suffix(corpus, model)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on file sizes")
+def test_a_full_disk_leaves_the_corpus_whole(corpus: Path, tiny_model: Path) -> None:
+    """The request ends well, the half record is taken back, later ones can be read."""
+    program = """if True:
+        import resource, signal, sys, warnings
+        import specdec_native as sd
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        warnings.simplefilter("ignore")
+        model, corpus, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        gen = sd.Generator(model, draft=sd.SuffixDraft(corpus=corpus), progress=False)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
+        gen.generate([5, 6, 7, 8], max_tokens=40, temperature=0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        gen.generate([9, 10, 11, 12], max_tokens=40, temperature=0)
+    """
+    before = records(corpus)
+    size = corpus.stat().st_size
+    command = [sys.executable, "-c", program, str(tiny_model), str(corpus), str(size)]
+    subprocess.run(command, check=True)
+    after = records(corpus)
+    assert after[: len(before)] == before
+    assert after[-1][:4] == [9, 10, 11, 12]
+
+
 def test_a_corpus_of_another_vocabulary_is_refused(
     corpus: Path, make_model: Callable[..., Path]
 ) -> None:
@@ -220,7 +254,7 @@ def test_through_the_generator(tiny_model: Path, tmp_path: Path) -> None:
         assert len(records(path)) == 2
         path.unlink()
         path.mkdir()
-        with pytest.warns(UserWarning, match="cannot be written"):
+        with pytest.warns(UserWarning, match="cannot write"):
             generator.generate([9, 9], max_tokens=3, temperature=0)
         path.rmdir()
 

@@ -22,6 +22,13 @@ std::vector<std::int32_t> MedusaDrafter::hidden_layers() const {
   return {heads_->target().config().layers};
 }
 
+// All but the last row, that of the token before the pending one, unless that is here already.
+std::int32_t MedusaDrafter::hidden_rows_held(std::span<const TokenId> tokens) const {
+  const std::size_t rows = tokens.empty() ? 0 : tokens.size() - 1;
+  const bool held = seen_.size() == rows && std::equal(seen_.begin(), seen_.end(), tokens.begin());
+  return static_cast<std::int32_t>(held || rows == 0 ? rows : rows - 1);
+}
+
 // Only the last row matters: that of the token before the pending one.
 void MedusaDrafter::take_hidden(const DraftContext& context, const HiddenRows& hidden) {
   SPECDEC_CHECK(context.target != nullptr && &context.target->model() == &heads_->target(),

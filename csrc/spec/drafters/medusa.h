@@ -22,6 +22,7 @@ class MedusaDrafter final : public Drafter {
   const std::string& name() const override { return name_; }
   std::int32_t max_draft() const override { return static_cast<std::int32_t>(tree_.size()); }
   std::vector<std::int32_t> hidden_layers() const override;
+  std::int32_t hidden_rows_held(std::span<const TokenId> tokens) const override;
   void take_hidden(const DraftContext& context, const HiddenRows& hidden) override;
   Proposal propose(const DraftContext& context, std::int32_t budget) override;
   void commit(std::span<const TokenId> tokens) override;

@@ -67,7 +67,7 @@ def usage_errors() -> Iterator[None]:
     """Turns what the library says about a wrong option into bad usage: exit code 2."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
