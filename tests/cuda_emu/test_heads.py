@@ -42,7 +42,7 @@ def test_heads_draft_the_same_and_change_nothing(paths: list[Path], kind: str, m
             heads = _core.MedusaHeads.load(str(paths[1]), model)
             drafter = _core.MedusaDrafter(heads, _core.heaviest_ranks(7, 3, 64))
         else:
-            drafter = _core.EagleDrafter(_core.EagleHead.load(str(paths[2]), model), 128, "f16")
+            drafter = _core.EagleDrafter(_core.EagleHead.load(str(paths[2]), model), 128, "f16", 6)
         found.append(run(model, PROMPT, [drafter], n_ctx=128, **fields))
     assert found[0].tokens == found[1].tokens
     assert found[0].stats["drafted"] == found[1].stats["drafted"] > 0
