@@ -121,6 +121,7 @@ def test_threads_and_prefill_chunks_change_nothing(models: tuple[Path, Path], mo
 def test_logits_of_any_width_equal_serial_decoding_by_bytes(
     make_model: Callable[..., Path], device: str, kv_type: str
 ) -> None:
+    """R41: a pass of several tokens gives, to the bit, what passes of one token give."""
     model = load(make_model(dtype="q4_1", seed=5, head_dim=32), device)
     rng = np.random.default_rng(11)
     tokens = [int(t) for t in rng.integers(3, model.vocab, size=100)]
@@ -134,6 +135,26 @@ def test_logits_of_any_width_equal_serial_decoding_by_bytes(
         np.testing.assert_array_equal(
             np.concatenate(rows).view(np.uint32)[: len(tokens)], expected.view(np.uint32)
         )
+
+
+def test_several_tokens_over_a_cache_see_what_single_ones_see(
+    make_model: Callable[..., Path],
+) -> None:
+    """R43: the causal mask of a pass of several tokens over a cache, with grouped queries."""
+    model = load(make_model(dtype="f32", seed=5))
+    tokens = [int(t) for t in np.random.default_rng(1).integers(3, 300, size=70)]
+    single = _core.Generator(model, 128, "f16")
+    for prefix in (1, 2, 63, 64, 65):
+        whole = tokens[: prefix + 3]
+        expected = [single.logits(whole[: prefix + i + 1], prefix + i)[0] for i in range(3)]
+        wide = _core.Generator(model, 128, "f16")
+        wide.logits(whole[:prefix], prefix - 1)
+        assert np.array_equal(wide.logits(whole, prefix), np.array(expected))
+        # What comes later is not seen: another last token changes no row before it.
+        other = _core.Generator(model, 128, "f16").logits([*whole[:-1], whole[-1] % 290 + 5], 0)
+        again = _core.Generator(model, 128, "f16").logits(whole, 0)
+        assert np.array_equal(other[:-1], again[:-1])
+        assert not np.array_equal(other[-1], again[-1])
 
 
 @pytest.mark.parametrize("mode", MODES)
