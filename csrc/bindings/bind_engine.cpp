@@ -144,6 +144,8 @@ void bind_drafters(py::module_& m) {
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"),
            py::arg("branches") = 0, py::arg("paths") = RankPaths{})
+      .def("set_min_confidence", &DraftModelDrafter::set_min_confidence, py::arg("probability"),
+           "A chain ends before a token whose distribution gives none so much probability.")
       .def(
           "reduce_vocabulary",
           [](DraftModelDrafter& self, std::vector<TokenId> scored, std::vector<TokenId> target_of) {

@@ -18,8 +18,10 @@ class ChainSampler {
   // Appends the next token to the chain `proposal`, drawn from logits [>= vocab] in backend memory.
   // Under `coupled` with the target's own noise, so that both often draw the same token; under
   // `rejection` with noise of its own, and with the distribution for the acceptance rule.
-  void draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
-            const float* logits, Proposal& proposal);
+  // False, with nothing drawn, if the likeliest token is less likely than min_confidence: decided
+  // before anything is drawn, for a chain that ended because of what it drew would be biased.
+  bool draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
+            const float* logits, Proposal& proposal, float min_confidence = 0.0f);
 
   std::size_t bytes() const;
 

@@ -300,6 +300,10 @@ class DraftModelDrafter(Drafter):
         Only these tokens are proposed. target_of: the target's id of each draft token, or -1;
         empty: the same ids.
         """
+    def set_min_confidence(self, probability: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        A chain ends before a token whose distribution gives none so much probability.
+        """
     def translate_text(
         self,
         translate: collections.abc.Callable[

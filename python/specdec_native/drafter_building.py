@@ -137,6 +137,7 @@ def _build_draft_model(
     made = _core.DraftModelDrafter(
         model, positions, kv_type, drafter.max_draft, **_growing(drafter.tree)
     )
+    made.set_min_confidence(drafter.min_confidence)
     target_of = _ids_in_range(translator, target, model) if translator else []
     if translator or drafter.draft_vocab is not None:
         made.reduce_vocabulary(_scored(drafter, model, target_of), target_of)

@@ -119,6 +119,8 @@ class DraftModel:
             the text so far holds. Or the ids, for example the most frequent of a text of your own
             (FR-Spec, arXiv 2502.14856). The output head is a large part of a small model; a
             reduced one drafts faster, and the text stays the same.
+        min_confidence: A chain ends before a token of which the draft is not sure: no token has so
+            much probability, from 0 (off) to below 1. Decided before the token is drawn.
         allow_vocab_mismatch: Accept a draft with another tokenizer. It proposes only tokens whose
             strings both vocabularies have, and reads the text in tokens of its own.
         adaptive: Whether the controller decides how many tokens it drafts, if any; else always
@@ -130,6 +132,7 @@ class DraftModel:
     n_ctx: int | None = None
     tree: Tree = None
     draft_vocab: int | Sequence[int] | None = None
+    min_confidence: float = 0.0
     allow_vocab_mismatch: bool = False
     adaptive: bool = True
 
@@ -143,6 +146,9 @@ class DraftModel:
         if self.n_ctx is not None:
             _check_whole("n_ctx", self.n_ctx, 2, 2**24)
         object.__setattr__(self, "tree", _checked_tree(self.tree))
+        sure = self.min_confidence
+        if isinstance(sure, bool) or not isinstance(sure, (int, float)) or not 0 <= sure < 1:
+            raise ValueError(f"min_confidence is {sure!r}; it must be a number from 0 to below 1")
         if isinstance(self.draft_vocab, Sequence) and not isinstance(self.draft_vocab, str):
             for token in self.draft_vocab:
                 _check_whole("a token of draft_vocab", token, 0, 2**31 - 1)

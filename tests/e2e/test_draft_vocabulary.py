@@ -107,10 +107,8 @@ def test_proposals_do_not_depend_on_the_history_of_rounds(
         text = [*whole[:keep], *(int(t) for t in rng.integers(3, 300, size=rng.integers(0, 9)))]
 
 
-def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _core.Model) -> None:
-    """Two of the target's four tokens are never drafted; the joint distribution is the target's."""
-    filters = {"temperature": 1.3, "top_k": 4}
-    prompt = [12, 200, 77]
+def joint_probabilities(target: _core.Model, prompt: list[int]) -> dict[tuple[int, int], float]:
+    """Of the next two tokens at temperature 1.3 and top-k 4."""
 
     def probabilities(tokens: list[int]) -> dict[int, float]:
         logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
@@ -119,9 +117,14 @@ def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _co
         return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
 
     first = probabilities(prompt)
-    exact = {
-        (a, b): x * y for a, x in first.items() for b, y in probabilities([*prompt, a]).items()
-    }
+    return {(a, b): x * y for a, x in first.items() for b, y in probabilities([*prompt, a]).items()}
+
+
+def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _core.Model) -> None:
+    """Two of the target's four tokens are never drafted; the joint distribution is the target's."""
+    filters = {"temperature": 1.3, "top_k": 4}
+    prompt = [12, 200, 77]
+    exact = joint_probabilities(target, prompt)
     likely = sorted({token for pair in exact for token in pair})[::2]
     generator = _core.Generator(target, 64, "f16")
     drafter = reduced(draft, likely, max_draft=2)
@@ -159,6 +162,55 @@ def test_draft_vocabularies_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         sd.Generator(paths[0], draft=sd.DraftModel(paths[1], draft_vocab=vocab), progress=False)
+
+
+# --- Stopping early -------------------------------------------------------------------------------
+
+
+def test_a_chain_ends_before_a_token_that_is_not_sure(
+    target: _core.Model, draft: _core.Model
+) -> None:
+    """At temperature 0 the draft's own distribution tells, else that of the request's chain."""
+    for fields, temperature in ((GREEDY, 1.0), ({"temperature": 0.5, "seed": 3}, 0.5)):
+        whole = _core.DraftModelDrafter(draft, 512, "f16", 6)
+        recorder = _core.testing.ProposalRecorder(whole)
+        result = run(target, [7, 8, 9], [recorder], max_tokens=40, **fields)
+        text = [7, 8, 9, *result.tokens]
+        made = _core.DraftModelDrafter(draft, 512, "f16", 6)
+        confidences = []
+        for size, tokens, *_ in recorder.proposals:
+            for place in range(len(tokens)):
+                context = [*text[:size], *tokens[:place]]
+                logits = _core.Generator(draft, 512, "f16").logits(context, len(context) - 1)
+                scaled = logits[0, :300].astype(np.float64) / temperature
+                confidences.append(1 / np.exp(scaled - scaled.max()).sum())
+        limit = float(np.median(confidences)) * 1.0001
+        made.set_min_confidence(limit)
+        stopping = _core.testing.ProposalRecorder(made)
+        again = run(target, [7, 8, 9], [stopping], max_tokens=40, **fields)
+        assert again.tokens == result.tokens
+        first = next(i for i, one in enumerate([*confidences[:6], 0.0]) if one < limit)
+        assert len(stopping.proposals[0][1]) == first
+        lengths = [len(one[1]) for one in stopping.proposals]
+        assert min(lengths) < max(lengths)
+
+
+def test_stopping_early_keeps_the_distribution(target: _core.Model, draft: _core.Model) -> None:
+    prompt, filters = [12, 200, 77], {"temperature": 1.3, "top_k": 4}
+    exact = joint_probabilities(target, prompt)
+    generator = _core.Generator(target, 64, "f16")
+    drafter = _core.DraftModelDrafter(draft, 64, "f16", 3)
+    drafter.set_min_confidence(0.35)
+    counts, drafted = dict.fromkeys(exact, 0), set()
+    for seed in range(20_000):
+        fields = {"seed": seed, "max_tokens": 3, "acceptance": "rejection", **filters}
+        generator.begin([drafter], prompt, request(**fields))
+        result = finish(generator)
+        counts[(result.tokens[0], result.tokens[1])] += 1
+        drafted.add(result.stats["drafted"])
+    assert len(drafted) > 2
+    observed = np.array([counts[pair] for pair in exact])
+    assert fit_p_value(observed, np.array([exact[pair] for pair in exact])) > 1e-3
 
 
 # --- Another vocabulary --------------------------------------------------------------------------

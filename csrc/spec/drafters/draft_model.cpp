@@ -29,6 +29,13 @@ std::size_t DraftModelDrafter::weight_bytes() const {
   return state_.model().weight_bytes() + (head_ ? head_->weight_bytes() : 0);
 }
 
+void DraftModelDrafter::set_min_confidence(float probability) {
+  if (!(probability >= 0.0f && probability < 1.0f)) {
+    throw InvalidArgument(str("min_confidence is ", probability, "; it must be 0 to below 1"));
+  }
+  min_confidence_ = probability;
+}
+
 void DraftModelDrafter::reduce_vocabulary(DraftVocabulary vocabulary) {
   head_ = std::make_unique<ReducedHead>(state_.shared_model(), std::move(vocabulary));
 }
@@ -112,7 +119,11 @@ Proposal DraftModelDrafter::propose(const DraftContext& context, std::int32_t bu
 void DraftModelDrafter::draft_chain(const DraftContext& context, std::int32_t count,
                                     Proposal& proposal) {
   for (;;) {
-    sampler_.draw(context, state_.backend(), state_.workspace(), logits(context, 0), proposal);
+    const float* row = logits(context, 0);
+    if (!sampler_.draw(context, state_.backend(), state_.workspace(), row, proposal,
+                       min_confidence_)) {
+      return;
+    }
     if (proposal.size() >= count) return;
     const TokenId last = proposal.tokens.back();
     const TokenId token = head_ ? head_->draft_id(last) : last;

@@ -25,6 +25,8 @@ class DraftModelDrafter final : public Drafter {
   DraftModelDrafter(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type,
                     DraftShape shape);
 
+  // A chain ends before a token whose distribution gives none so much probability; 0: never.
+  void set_min_confidence(float probability);
   // Proposes only some of the draft's tokens. Before the first use.
   void reduce_vocabulary(DraftVocabulary vocabulary);
   // The draft has a tokenizer of its own. After reduce_vocabulary, which says which tokens both
@@ -58,6 +60,7 @@ class DraftModelDrafter final : public Drafter {
   std::string name_ = "draft";
   ModelState state_;
   DraftShape shape_;
+  float min_confidence_ = 0.0f;
   ChainSampler sampler_;
   std::unique_ptr<Buffer> weights_;       // [vocab]: of a node of a tree
   std::unique_ptr<ReducedHead> head_;     // null: the model's own, all tokens
