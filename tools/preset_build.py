@@ -31,6 +31,7 @@ def configure_and_build(tools: Path, preset: str, log: Path | None = None) -> No
     environment = {**os.environ, "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     configure = [
         tools / "bin" / "cmake",
+        "--fresh",  # the tools of the last run are gone
         "--preset",
         preset,
         f"-Dpybind11_DIR={cmake_dir}",
