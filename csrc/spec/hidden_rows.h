@@ -23,4 +23,8 @@ struct HiddenRows {
             std::span<const std::int32_t> wanted, float* out) const;
 };
 
+// Waits until what copy() wrote to `copied` is there. The heads read it on a workspace of their
+// own, and only operations of one workspace take effect in order.
+void wait_for_copies(const Backend& backend, Workspace& ws, const float* copied);
+
 }  // namespace specdec

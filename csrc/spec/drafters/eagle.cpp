@@ -101,6 +101,7 @@ void EagleDrafter::store_states(const DraftContext& context, const HiddenRows& h
     hidden.copy(backend, context.target->workspace(), i, head_->config().states,
                 pending_states_->f32() + static_cast<std::size_t>(pending_) * row);
   }
+  wait_for_copies(backend, context.target->workspace(), pending_states_->f32());
 }
 
 // Runs the pending rows; the last one is what drafting starts from. False if cancelled.

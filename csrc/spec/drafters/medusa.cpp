@@ -35,6 +35,7 @@ void MedusaDrafter::take_hidden(const DraftContext& context, const HiddenRows& h
                 "Medusa heads draft for the model they were loaded with");
   hidden.copy(context.target->backend(), context.target->workspace(), hidden.size() - 1,
               hidden_layers(), pass_.hidden());
+  wait_for_copies(context.target->backend(), context.target->workspace(), pass_.hidden());
   const auto count = static_cast<std::size_t>(hidden.first_position + hidden.size());
   seen_.assign(context.tokens.begin(), context.tokens.begin() + static_cast<std::ptrdiff_t>(count));
 }
