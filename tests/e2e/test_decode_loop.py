@@ -15,6 +15,7 @@ from make_tiny_model import cut_layers
 from specdec_native import _core
 from support.chi_square import fit_p_value
 from support.engine import GREEDY, finish, load, request, run
+from support.joint_distribution import joint_probabilities
 
 PROMPT = [40, 41, 42, 43, 44, 45]
 
@@ -66,17 +67,7 @@ def test_engine_runs_of_rejection_fit_the_target(
     """The joint distribution of two consecutive tokens, over whole engine runs, is the target's."""
     filters = {"temperature": 1.3, "top_k": 4}
     prompt = [12, 200, 77]
-
-    def probabilities(tokens: list[int]) -> dict[int, float]:
-        logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
-        kept = np.argsort(-logits, kind="stable")[:4]
-        weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / 1.3)
-        return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-    first = probabilities(prompt)
-    exact = {
-        (a, b): p * q for a, p in first.items() for b, q in probabilities([*prompt, a]).items()
-    }
+    exact = joint_probabilities(target, prompt, 1.3)
     assert min(exact.values()) > 1e-3
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 2)

@@ -16,6 +16,7 @@ from reference.llama_numpy import load as load_reference
 from specdec_native import _core
 from support.chi_square import fit_p_value
 from support.engine import FILTERED, GREEDY, finish, load, request, run
+from support.joint_distribution import joint_probabilities
 
 MODES = {"greedy": GREEDY, "coupled": FILTERED, "warm": {"temperature": 1.3}}
 FIXED = [[0], [1], [0, 0], [2], [0, 1], [1, 0], [0, 0, 0], [0, 0, 1]]
@@ -162,17 +163,7 @@ def test_engine_runs_of_rejection_with_a_tree_fit_the_target(
     """The joint distribution of two consecutive tokens is the target's, siblings and all."""
     filters = {"temperature": 1.3, "top_k": 4}
     prompt = [12, 200, 77]
-
-    def probabilities(tokens: list[int]) -> dict[int, float]:
-        logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
-        kept = np.argsort(-logits, kind="stable")[:4]
-        weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / 1.3)
-        return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-    first = probabilities(prompt)
-    exact = {
-        (a, b): x * y for a, x in first.items() for b, y in probabilities([*prompt, a]).items()
-    }
+    exact = joint_probabilities(target, prompt, 1.3)
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 6, branches=3)
     counts, outcomes = dict.fromkeys(exact, 0), set()

@@ -16,6 +16,7 @@ from specdec_native.text import Tokenizer, Vocabulary
 from specdec_native.text.translation import TokenTranslator, shared_tokens
 from support.chi_square import fit_p_value
 from support.engine import FILTERED, GREEDY, finish, load, request, run
+from support.joint_distribution import joint_probabilities
 from support.toy_vocabulary import gpt2_metadata, llama_metadata
 
 MODES = {"greedy": GREEDY, "coupled": FILTERED, "warm": {"temperature": 1.3}}
@@ -107,24 +108,11 @@ def test_proposals_do_not_depend_on_the_history_of_rounds(
         text = [*whole[:keep], *(int(t) for t in rng.integers(3, 300, size=rng.integers(0, 9)))]
 
 
-def joint_probabilities(target: _core.Model, prompt: list[int]) -> dict[tuple[int, int], float]:
-    """Of the next two tokens at temperature 1.3 and top-k 4."""
-
-    def probabilities(tokens: list[int]) -> dict[int, float]:
-        logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
-        kept = np.argsort(-logits, kind="stable")[:4]
-        weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / 1.3)
-        return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-    first = probabilities(prompt)
-    return {(a, b): x * y for a, x in first.items() for b, y in probabilities([*prompt, a]).items()}
-
-
 def test_engine_runs_of_rejection_fit_the_target(target: _core.Model, draft: _core.Model) -> None:
     """Two of the target's four tokens are never drafted; the joint distribution is the target's."""
     filters = {"temperature": 1.3, "top_k": 4}
     prompt = [12, 200, 77]
-    exact = joint_probabilities(target, prompt)
+    exact = joint_probabilities(target, prompt, 1.3)
     likely = sorted({token for pair in exact for token in pair})[::2]
     generator = _core.Generator(target, 64, "f16")
     drafter = reduced(draft, likely, max_draft=2)
@@ -197,7 +185,7 @@ def test_a_chain_ends_before_a_token_that_is_not_sure(
 
 def test_stopping_early_keeps_the_distribution(target: _core.Model, draft: _core.Model) -> None:
     prompt, filters = [12, 200, 77], {"temperature": 1.3, "top_k": 4}
-    exact = joint_probabilities(target, prompt)
+    exact = joint_probabilities(target, prompt, 1.3)
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 3)
     drafter.set_min_confidence(0.35)

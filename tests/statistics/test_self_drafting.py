@@ -12,10 +12,12 @@ from specdec_native import _core
 from support.chi_square import fit_p_value
 from support.engine import finish, load, request
 from support.heads import converted, few_token_target, fitted_eagle3, fitted_medusa, texts_of
+from support.joint_distribution import joint_probabilities, next_token_probabilities
 
 RUNS = 20_000
 PROMPT_SIZE = 9
-FILTERS = {"temperature": 2.0, "top_k": 4}
+TEMPERATURE = 2.0
+FILTERS = {"temperature": TEMPERATURE, "top_k": 4}
 KINDS = ("layerskip", "medusa", "eagle chain", "eagle tree", "ngram", "suffix")
 
 Maker = Callable[[], _core.Drafter]
@@ -51,17 +53,16 @@ def makers(
     }
 
 
-def probabilities(target: _core.Model, tokens: list[int]) -> dict[int, float]:
-    logits = _core.Generator(target, 64, "f16").logits(tokens, len(tokens) - 1)[0, :300]
-    kept = np.argsort(-logits, kind="stable")[:4]
-    weights = np.exp((logits[kept].astype(np.float64) - logits.max()) / FILTERS["temperature"])
-    return dict(zip(kept.tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-
 def repeated(target: _core.Model, text: list[int]) -> list[int]:
     """A text that ends as it began, so that lookup proposes two likely tokens."""
-    first = max(probabilities(target, [*text, 12, 13, *text]).items(), key=lambda one: one[1])[0]
-    second = max(probabilities(target, [*text, first]).items(), key=lambda one: one[1])[0]
+    first = max(
+        next_token_probabilities(target, [*text, 12, 13, *text], TEMPERATURE).items(),
+        key=lambda one: one[1],
+    )[0]
+    second = max(
+        next_token_probabilities(target, [*text, first], TEMPERATURE).items(),
+        key=lambda one: one[1],
+    )[0]
     return [*text, first, second, *text]
 
 
@@ -72,11 +73,7 @@ def test_two_tokens_have_the_targets_joint_distribution(
     prompt = texts_of(target, 2)[1][:PROMPT_SIZE]  # text of its own, so that the heads know it
     if kind in ("ngram", "suffix"):
         prompt = repeated(target, prompt)
-    exact = {
-        (a, b): x * y
-        for a, x in probabilities(target, prompt).items()
-        for b, y in probabilities(target, [*prompt, a]).items()
-    }
+    exact = joint_probabilities(target, prompt, TEMPERATURE)
     generator = _core.Generator(target, 64, "f16")
     drafter = makers[kind]()
     counts, outcomes = dict.fromkeys(exact, 0), set()
