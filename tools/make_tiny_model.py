@@ -33,11 +33,13 @@ from shaped_model import PRESETS, write_shaped_model
 
 __all__ = [
     "TinyConfig",
+    "byte_alphabet",
     "cut_layers",
     "make_shaped_model",
     "make_tiny_model",
     "pad_layers",
     "requantize",
+    "toy_merges",
 ]
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -91,7 +93,7 @@ class TinyConfig:
     omit_tensors: str = ""  # regular expression of tensor names to leave out
 
 
-def _byte_alphabet() -> list[str]:
+def byte_alphabet() -> list[str]:
     """Returns the character that stands for each byte in a byte-level (GPT-2) vocabulary."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: chr(byte) for byte in visible}
@@ -101,23 +103,28 @@ def _byte_alphabet() -> list[str]:
     return [table[byte] for byte in range(256)]
 
 
-def _vocabulary(config: TinyConfig) -> tuple[list[str], list[int], list[str]]:
-    """Returns token strings, token types and merges."""
-    count = config.vocab - len(SPECIAL_TOKENS) - 256
-    if count < 0:
-        raise ValueError(f"vocab={config.vocab} is too small: at least 259 are needed")
+def toy_merges(count: int) -> list[str]:
+    """Returns that many merges in rank order; each gives a token of its own."""
     merges = _MERGES_TEXT.split("|")[:count]
-    tokens = [*SPECIAL_TOKENS, *_byte_alphabet(), *(m.replace(" ", "") for m in merges)]
-    known = set(tokens)
+    known = {*byte_alphabet(), *(m.replace(" ", "") for m in merges)}
     letters = "etaoinshrdlcumwfgypbvkjxqz"
     for pair in (f"{a} {b}" for a in letters for b in letters.upper() + letters):
         if len(merges) == count:
             break
         if pair.replace(" ", "") not in known:
             merges.append(pair)
-            tokens.append(pair.replace(" ", ""))
     if len(merges) < count:
-        raise ValueError(f"vocab={config.vocab} is too large: at most {len(tokens)} are possible")
+        raise ValueError(f"{count} merges are too many: at most {len(merges)} are possible")
+    return merges
+
+
+def _vocabulary(config: TinyConfig) -> tuple[list[str], list[int], list[str]]:
+    """Returns token strings, token types and merges."""
+    count = config.vocab - len(SPECIAL_TOKENS) - 256
+    if count < 0:
+        raise ValueError(f"vocab={config.vocab} is too small: at least 259 are needed")
+    merges = toy_merges(count)
+    tokens = [*SPECIAL_TOKENS, *byte_alphabet(), *(m.replace(" ", "") for m in merges)]
     types = [_CONTROL] * len(SPECIAL_TOKENS) + [_NORMAL] * (config.vocab - len(SPECIAL_TOKENS))
     if config.pad_tokens:
         tokens += [f"[PAD{config.vocab + i}]" for i in range(config.pad_rows)]
