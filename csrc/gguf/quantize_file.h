@@ -1,22 +1,19 @@
-// A GGUF file with its weights in another type. The rule is plain: every weight matrix, the
-// embedding and the output included, gets the asked type; what is not a matrix stays float32.
+// A GGUF file with its weights in other types: those that a recipe (recipe.h) gives its tensors.
+// What is not a matrix of weights becomes float32, or stays as it is where it holds whole numbers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include "core/dtype.h"
 
 namespace specdec {
 
 struct QuantizedTensor {
   std::string name;
-  DType from = DType::kF32, to = DType::kF32;
-  bool fallback = false;  // its rows are no whole blocks of the asked type
+  std::uint32_t from = 0, to = 0;  // numbers of types in the format
+  bool fallback = false;           // its rows are no whole blocks of the type meant for it
   std::size_t elements = 0;
   std::size_t bytes_before = 0, bytes_after = 0;
 };
@@ -26,22 +23,21 @@ struct QuantizeResult {
   std::uint64_t bytes_before = 0, bytes_after = 0;  // of the files
 };
 
-// "Q4_K" for "q4_k". Throws InvalidArgument listing the types that quantize_file can write.
-DType parse_quantize_type(const std::string& name);
-
-// The type for rows of `cols` values where `type` is asked: itself, or the nearest simple type
-// where its blocks do not divide the row, or F16 where nothing does.
-DType type_for_rows(DType type, std::size_t cols);
+struct QuantizeOptions {
+  std::string recipe;
+  bool pure = false;  // every matrix gets the recipe's base type
+  int threads = 0;    // <= 0: one per physical core
+};
 
 // Called now and then from the calling thread with the fraction done; what it throws ends the work
 // and leaves no output.
 using QuantizeProgress = std::function<void(double)>;
 
 // Reads any type that this library can decode. A tensor that already has its type is copied.
-// threads <= 0: one per physical core. Throws GgufError for a bad input, naming the tensor (a NaN,
-// an infinity, an unknown type, one part of a split model); OutputError; InvalidArgument where both
-// paths name one file.
-QuantizeResult quantize_file(const std::string& in, const std::string& out, DType type, int threads,
-                             const QuantizeProgress& progress);
+// Throws GgufError for a bad input, naming the tensor (a NaN, an infinity, a value beyond F16, an
+// unknown type, one part of a split model); OutputError; InvalidArgument for an unknown recipe and
+// where both paths name one file.
+QuantizeResult quantize_file(const std::string& in, const std::string& out,
+                             const QuantizeOptions& options, const QuantizeProgress& progress);
 
 }  // namespace specdec

@@ -32,10 +32,24 @@ std::optional<std::size_t> checked_mul(std::size_t a, std::size_t b) {
   return a * b;
 }
 
-// Bytes of an element of the integer types that files of heads hold, by GGUF number; 0 for others.
-std::size_t integer_bytes(std::uint32_t type_number) {
-  if (type_number == 26) return 4;   // I32
-  return type_number == 27 ? 8 : 0;  // I64
+constexpr std::uint32_t kI32 = 26, kI64 = 27;
+
+// Bytes of an element of the types, by GGUF number, that hold one number each and are no weights;
+// 0 for others.
+std::size_t plain_bytes(std::uint32_t type_number) {
+  switch (type_number) {
+    case 24:  // I8
+      return 1;
+    case 25:  // I16
+      return 2;
+    case kI32:
+      return 4;
+    case kI64:
+    case 28:  // F64
+      return 8;
+    default:
+      return 0;
+  }
 }
 
 void check_magic(const Cursor& cursor, std::size_t size) {
@@ -173,7 +187,7 @@ TensorInfo GgufFile::read_tensor_info(Cursor& cursor) {
         str("it is ", offset, ", but the file has only ", file_.size(), " bytes; ", kDamaged));
   }
   info.data_offset = static_cast<std::size_t>(offset);  // place_tensors adds the section's start
-  if (const std::size_t width = integer_bytes(info.type_number)) {
+  if (const std::size_t width = plain_bytes(info.type_number)) {
     info.bytes =
         checked_mul(info.elements, width).value_or(std::numeric_limits<std::size_t>::max());
   }
@@ -275,8 +289,9 @@ const TensorInfo* GgufFile::find_tensor(std::string_view name) const {
 std::optional<std::vector<std::int64_t>> GgufFile::find_integers(std::string_view name) const {
   const TensorInfo* info = find_tensor(name);
   if (info == nullptr) return std::nullopt;
-  const std::size_t width = integer_bytes(info->type_number);
-  if (width == 0 || info->shape.size() != 1) {
+  const std::size_t width = plain_bytes(info->type_number);
+  const bool integers = info->type_number == kI32 || info->type_number == kI64;
+  if (!integers || info->shape.size() != 1) {
     throw GgufError(str(printable(path()), ": byte ", info->entry_offset, ": tensor ", quoted(name),
                         " has type ", gguf_type_name(info->type_number), " and ",
                         info->shape.size(),

@@ -30,7 +30,7 @@ struct TensorInfo {
   std::vector<std::size_t> shape;  // outermost first (the file's order reversed)
   std::size_t elements = 1;
   std::size_t data_offset = 0;   // of the data, from the start of the file
-  std::size_t bytes = 0;         // 0 where the type is unknown and no integer
+  std::size_t bytes = 0;         // 0 where the type is unknown
   std::size_t entry_offset = 0;  // of this entry in the file, for messages
 };
 
@@ -61,6 +61,9 @@ class GgufFile {
   // Both throw for a tensor of unknown type, naming it and the type.
   TensorView view(std::string_view name) const;
   std::optional<TensorView> find_view(std::string_view name) const;
+
+  // The tensor's data as it lies in the file, for a tensor of any type whose size is known.
+  const std::byte* data(const TensorInfo& info) const { return file_.data() + info.data_offset; }
 
   // The values of a vector of type I32 or I64; nullopt for a missing one. Throws GgufError for
   // another type or shape.

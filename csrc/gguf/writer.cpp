@@ -56,9 +56,9 @@ std::string directory_bytes(const std::vector<TensorPlan>& tensors, std::size_t 
     for (auto dim = tensor.shape.rbegin(); dim != tensor.shape.rend(); ++dim) {
       append<std::uint64_t>(out, *dim);
     }
-    append(out, static_cast<std::uint32_t>(tensor.dtype));
+    append(out, tensor.type_number);
     append<std::uint64_t>(out, offset);
-    offset = aligned(offset + tensor.bytes(), alignment);
+    offset = aligned(offset + tensor.bytes, alignment);
   }
   return out;
 }
@@ -91,12 +91,6 @@ std::string MetadataWriter::bytes() const {
   return out;
 }
 
-std::size_t TensorPlan::bytes() const {
-  std::size_t rows = 1;
-  for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
-  return rows * row_bytes(dtype, shape.empty() ? 1 : shape.back());
-}
-
 GgufWriter::GgufWriter(const std::string& path, const MetadataWriter& metadata,
                        std::vector<TensorPlan> tensors, std::size_t alignment)
     : file_(path), tensors_(std::move(tensors)), alignment_(alignment) {
@@ -117,7 +111,7 @@ void GgufWriter::pad() {
 
 void GgufWriter::write(const std::byte* data, std::size_t bytes) {
   SPECDEC_CHECK(current_ < tensors_.size(), bytes, " bytes after the last tensor");
-  const std::size_t size = tensors_[current_].bytes();
+  const std::size_t size = tensors_[current_].bytes;
   SPECDEC_CHECK(bytes <= size - done_, bytes, " bytes for tensor ", current_);
   file_.write(data, bytes);
   done_ += bytes;

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
 #include "core/output_file.h"
 #include "gguf/reader.h"
 
@@ -35,10 +34,9 @@ class MetadataWriter {
 
 struct TensorPlan {
   std::string name;
-  DType dtype = DType::kF32;
+  std::uint32_t type_number = 0;   // in the format
   std::vector<std::size_t> shape;  // outermost first
-
-  std::size_t bytes() const;
+  std::size_t bytes = 0;           // of its data
 };
 
 class GgufWriter {

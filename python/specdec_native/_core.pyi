@@ -41,6 +41,10 @@ __all__: list[str] = [
     "heaviest_ranks",
     "make_backend",
     "quantize_file",
+    "quantize_rows",
+    "recipe_file_type",
+    "recipe_names",
+    "recipe_type",
     "spread_layers",
     "testing",
 ]
@@ -610,12 +614,58 @@ def make_backend(name: str, threads: typing.SupportsInt | typing.SupportsIndex =
 def quantize_file(
     in_path: bytes,
     out_path: bytes,
-    type: str,
+    recipe: str,
+    *,
+    pure: bool = False,
     threads: typing.SupportsInt | typing.SupportsIndex = 0,
     progress: typing.Any = None,
 ) -> QuantizeResult:
     """
-    Writes in_path with its weights in another type; paths as bytes (os.fsencode).
+    Writes in_path with its weights in the types of a recipe; paths as bytes (os.fsencode).
+    """
+
+def quantize_rows(
+    dtype: str,
+    values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    *,
+    name: str = "",
+    threads: typing.SupportsInt | typing.SupportsIndex = 0,
+) -> numpy.typing.NDArray[numpy.uint8]:
+    """
+    Rows of float32 [..., K] as bytes [..., row bytes] of a type such as 'Q4_K', threaded.
+
+    Raises GgufError, naming the tensor, for a NaN, an infinity or a value beyond F16.
+    """
+
+def recipe_file_type(recipe: str) -> int:
+    """
+    The value of the key general.file_type in a file of this recipe.
+    """
+
+def recipe_names() -> list[str]:
+    """
+    Names of the recipes, such as 'q4_k_m', best first.
+    """
+
+def recipe_type(
+    recipe: str,
+    name: str,
+    shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+    *,
+    architecture: str,
+    layers: typing.SupportsInt | typing.SupportsIndex,
+    experts: typing.SupportsInt | typing.SupportsIndex = 0,
+    heads_per_kv: typing.SupportsInt | typing.SupportsIndex = 1,
+    tied_output: bool = False,
+    has_weights: bool = False,
+    pure: bool = False,
+) -> tuple[str, bool]:
+    """
+    (type, fallback) of a tensor under a recipe, as quantize_file chooses it.
+
+    F32 for what is no matrix of weights. name: as in a GGUF file; shape: outermost first;
+    tied_output: the model has no output.weight; has_weights: importance weights are given.
+    fallback: rows are no whole blocks of the type meant for it, which is a simpler one now.
     """
 
 def spread_layers(
@@ -626,5 +676,5 @@ def spread_layers(
     `count` of `total` layers: the first, the last, and between them at equal distances.
     """
 
-__version__: str  # = '0.1.0'
+__version__: str  # = ''
 testing: types.ModuleType

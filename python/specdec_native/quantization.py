@@ -12,12 +12,8 @@ from specdec_native.progress import ProgressOption, open_progress
 
 __all__ = ["QUANTIZE_TYPES", "QuantizeResult", "QuantizedTensor", "quantize"]
 
-QUANTIZE_TYPES = (
-    *("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
-    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
-    *("iq4_nl", "iq4_xs", "mxfp4"),
-)
-"""The types that `quantize` writes."""
+QUANTIZE_TYPES: tuple[str, ...] = tuple(_core.recipe_names())
+"""The types that `quantize` writes, best first; most are mixtures that users of GGUF know."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,8 @@ class QuantizedTensor:
         name: Its name.
         from_type: Its type in the input.
         to_type: Its type in the output.
-        fallback: Whether it has another type than asked, because its rows are no whole blocks.
+        fallback: Whether it has a simpler type than the recipe says, whose blocks its rows do
+            not fill.
         elements: Its number of values.
         bytes_before: Its size in the input.
         bytes_after: Its size in the output.
@@ -63,7 +60,7 @@ class QuantizeResult:
 
     @property
     def fallbacks(self) -> tuple[QuantizedTensor, ...]:
-        """The tensors that have another type than asked."""
+        """The tensors that have a simpler type than the recipe says."""
         return tuple(one for one in self.tensors if one.fallback)
 
 
@@ -72,21 +69,27 @@ def quantize(
     out_path: str | os.PathLike[str],
     type: str,
     *,
+    pure: bool = False,
     threads: int | None = None,
     progress: ProgressOption = None,
 ) -> QuantizeResult:
     """Writes a GGUF file with the weights of another one in the given type.
 
-    Every weight matrix gets the type, embedding and output included; vectors, and the router of a
-    mixture of experts, stay float32. Rows that are no whole blocks of a K type get the nearest
-    simple type instead (q2_k, q3_k: Q4_0; q4_k: Q5_0; q5_k: Q5_1; q6_k: Q8_0; iq4_xs: IQ4_NL), or
-    F16. A tensor that already has its type is copied bit by bit. The metadata stays, but for the
-    two keys that name the type. The file appears when it is complete, replacing an older one.
+    The K types and the 4- and 5-bit ones are recipes: the output matrix (and an embedding that
+    serves as one) gets Q6_K, and in those that end in ``_m`` what the model is most sensitive to,
+    values and down projections of some layers, gets a type or two more. The choices are those of
+    llama.cpp. Vectors, norms, and the router of a mixture of experts become float32. Rows that are
+    no whole blocks get the nearest simple type instead (Q2_K, Q3_K: Q4_0; Q4_K: Q5_0; Q5_K: Q5_1;
+    Q6_K: Q8_0; IQ4_XS: IQ4_NL), or F16. A tensor that already has its type, or holds whole numbers,
+    is copied bit by bit. The metadata stays, but for the two keys that name the type. The file
+    appears when it is complete, replacing an older one.
 
     Args:
         in_path: The file to read, or a name that was pulled; of any type that can be run.
         out_path: The file to write.
-        type: One of `QUANTIZE_TYPES`.
+        type: One of `QUANTIZE_TYPES`; ``q3_k``, ``q4_k`` and ``q5_k`` are short for those with
+            ``_m``.
+        pure: Give every matrix the type that the recipe starts from.
         threads: None: one per physical core.
         progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
             fraction done and a text.
@@ -95,7 +98,8 @@ def quantize(
         What became of each tensor, and the sizes.
 
     Raises:
-        GgufError: The input is damaged, holds a NaN or an infinity, or a type that cannot be read.
+        GgufError: The input is damaged, holds a NaN, an infinity or, where F16 is asked, a value
+            beyond it, or has a type that cannot be read.
         OutputError: The output cannot be written; nothing is left of it.
         ValueError: An unknown type, or the output is the input.
         FileNotFoundError: There is no input.
@@ -109,8 +113,9 @@ def quantize(
             os.fsencode(source),
             os.fsencode(target),
             type,
-            threads or 0,
-            lambda part: shown(part, f"quantising {source.name} to {type}"),
+            pure=pure,
+            threads=threads or 0,
+            progress=lambda part: shown(part, f"quantising {source.name} to {type}"),
         )
     tensors = tuple(
         QuantizedTensor(

@@ -21,11 +21,12 @@ CASES = json.loads(
 # Highest rise of the mean negative log-likelihood. The source has been through Q4_1 already.
 TINY_RISE = {
     "f32": 1e-6, "f16": 0.001, "bf16": 0.002, "q8_0": 0.005, "q6_k": 0.01, "q5_1": 0.03,
-    "q5_0": 0.03, "q5_k": 0.03, "q4_1": 0.1, "q4_0": 0.1, "q4_k": 0.1, "q3_k": 0.25, "q2_k": 0.9,
-    "iq4_nl": 0.1, "iq4_xs": 0.1, "mxfp4": 0.25,
+    "q5_0": 0.03, "q5_k_m": 0.03, "q5_k_s": 0.03, "q4_1": 0.1, "q4_0": 0.1, "q4_k_m": 0.1,
+    "q4_k_s": 0.1, "q3_k_l": 0.25, "q3_k_m": 0.25, "q3_k_s": 0.25, "q2_k": 0.9, "iq4_nl": 0.1,
+    "iq4_xs": 0.1, "mxfp4": 0.25, "mxfp4_moe": 0.005,
 }  # fmt: skip
 REAL_RISE = {
-    "f16": 0.002, "q8_0": 0.002, "q6_k": 0.005, "q5_1": 0.015, "q4_0": 0.08, "q4_k": 0.03,
+    "f16": 0.002, "q8_0": 0.002, "q6_k": 0.005, "q5_1": 0.015, "q4_0": 0.08, "q4_k_m": 0.03,
     "iq4_nl": 0.06, "q2_k": 0.6,
 }  # fmt: skip
 
@@ -56,7 +57,8 @@ def test_tiny_model(wide_model: Path, tmp_path: Path, name: str) -> None:
 def test_rows_of_64_load_too(tiny_model: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out.gguf"
     result = sd.quantize(tiny_model, out, name, progress=False)
-    assert bool(result.fallbacks) == (name.endswith("_k") or name == "iq4_xs")
+    whole = ("f32", "f16", "bf16", "q8_0", "mxfp4", "mxfp4_moe")  # no K type, no Q6_K output
+    assert bool(result.fallbacks) == (name not in whole)
     with sd.Generator(out, draft="ngram", progress=False) as generator:
         assert generator.generate("the cat", max_tokens=20, temperature=0).tokens
 
@@ -89,7 +91,12 @@ def test_command(tiny_model: Path, tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{out}: ")
     assert "tensors Q5_0" in done.stdout
     assert done.stdout.count("\n") == 1
-    assert "are Q5_0, since their rows are no whole blocks of q4_k: token_embd" in done.stderr
+    assert (
+        "are Q5_0, since their rows are no whole blocks of the type that q4_k means" in done.stderr
+    )
+    assert "are Q8_0, since their rows" in done.stderr
+    pure = run(tiny_model, out, "--type", "q4_k", "--pure")
+    assert "Q8_0" not in pure.stdout + pure.stderr
 
 
 def test_command_json(tiny_model: Path, tmp_path: Path) -> None:

@@ -73,6 +73,12 @@ def expected_values(dtype: str, values: np.ndarray) -> np.ndarray:
     return decode(dtype, raw).reshape(values.shape)
 
 
+BASES = {
+    "q6_k": "Q6_K", "q5_k_m": "Q5_K", "q5_k_s": "Q5_K", "q4_k_m": "Q4_K", "q4_k_s": "Q4_K",
+    "q3_k_l": "Q3_K", "q3_k_m": "Q3_K", "q3_k_s": "Q3_K", "q2_k": "Q2_K", "mxfp4_moe": "MXFP4",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", QUANTIZE_TYPES)
 def test_matrices_are_converted_and_vectors_stay(write: Write, tmp_path: Path, name: str) -> None:
     tensors = {
@@ -84,8 +90,8 @@ def test_matrices_are_converted_and_vectors_stay(write: Write, tmp_path: Path, n
         "output.weight": matrix(40, 256, 6),
     }
     out = tmp_path / "out.gguf"
-    result = sd.quantize(write(tensors), out, name, threads=2)
-    asked = name.upper()
+    result = sd.quantize(write(tensors), out, name, pure=True, threads=2)
+    asked = BASES.get(name, name.upper())
     found = decoded(out)
     assert list(found) == list(tensors)
     for one in result.tensors:
@@ -128,7 +134,7 @@ def test_file_types_are_those_of_the_format(write: Write, tmp_path: Path, name: 
         for one in gguf.LlamaFileType
         if one.value == found
     }
-    assert names & {name.upper(), name.upper() + "_S", name.upper() + "_MOE"}
+    assert names & {name.upper(), name.upper() + "_MOE"}
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 4096])
@@ -152,7 +158,7 @@ FALLBACKS = {
 @pytest.mark.parametrize("name", FALLBACKS)
 def test_rows_that_a_k_type_cannot_hold(write: Write, tmp_path: Path, name: str) -> None:
     tensors = {f"{cols}.weight": matrix(2, cols) for cols in (256, 96, 100)}
-    result = sd.quantize(write(tensors), tmp_path / "out.gguf", name)
+    result = sd.quantize(write(tensors), tmp_path / "out.gguf", name, pure=True)
     assert [one.to_type for one in result.tensors] == [name.upper(), FALLBACKS[name], "F16"]
     assert [one.fallback for one in result.tensors] == [False, True, True]
     assert [one.name for one in result.fallbacks] == ["96.weight", "100.weight"]
@@ -191,6 +197,36 @@ def test_bad_values_name_the_tensor(write: Write, tmp_path: Path, bad: float, sh
     with pytest.raises(sd.GgufError, match=f"'bad.weight': value 17 of row 3 is {shown}"):
         sd.quantize(path, tmp_path / "out.gguf", "q4_0")
     assert [one.name for one in tmp_path.iterdir()] == ["in.gguf"]
+
+
+@pytest.mark.parametrize("source", ["F32", "BF16"])
+def test_values_beyond_f16_are_told_not_made_infinite(
+    write: Write, tmp_path: Path, source: str
+) -> None:
+    """R49: 1e5 does not fit; nothing is written, and the message says what does."""
+    values = matrix(5, 64)
+    values[2, 9] = -1e5
+    raw = _core.testing.quantize(source, values.reshape(-1)).reshape(5, -1)
+    stored = values if source == "F32" else raw
+    path = write({"good.weight": matrix(2, 64), "big.weight": (source, stored)})
+    out = tmp_path / "out.gguf"
+    with pytest.raises(
+        sd.GgufError, match=r"'big.weight': value 9 of row 2 is -\S+, beyond .* F16 .*use bf16"
+    ):
+        sd.quantize(path, out, "f16")
+    assert [one.name for one in tmp_path.iterdir()] == ["in.gguf"]
+    for name in ("bf16", "f32", "q8_0", "q4_k_m"):
+        sd.quantize(path, out, name)
+        assert decoded(out)["big.weight"][2, 9] == pytest.approx(-1e5, rel=0.01)
+    edge = np.full((2, 32), 65519, np.float32)  # the last that rounds down
+    sd.quantize(write({"a.weight": edge}), out, "f16")
+    assert (decoded(out)["a.weight"] == 65504).all()
+
+
+def test_bf16_is_copied_bit_for_bit(write: Write, tmp_path: Path) -> None:
+    raw = _core.testing.quantize("BF16", matrix(4, 64).reshape(-1)).reshape(4, -1)
+    sd.quantize(write({"a.weight": ("BF16", raw)}), tmp_path / "out.gguf", "bf16")
+    assert np.array_equal(sd._core.GgufFile(tmp_path / "out.gguf").tensor_bytes("a.weight"), raw)
 
 
 def test_an_older_output_survives_a_failure(write: Write, tmp_path: Path) -> None:
@@ -242,11 +278,33 @@ def test_wrong_requests(write: Write, tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["in.gguf"]
 
 
+@pytest.mark.parametrize(
+    ("number", "dtype"), [(24, "i1"), (25, "i2"), (26, "i4"), (27, "i8"), (28, "f8")]
+)
+def test_numbers_that_are_no_weights_are_copied(tmp_path: Path, number: int, dtype: str) -> None:
+    """Such as the id map of an EAGLE-3 head."""
+    values = np.arange(-8, 8).astype(dtype)
+    directory = [
+        raw_gguf.tensor("d2t", [16], number, 0),
+        raw_gguf.tensor("fc.weight", [32, 2], 0, 128),
+    ]
+    data = values.tobytes().ljust(128, b"\0") + matrix(2, 32).tobytes()
+    path, out = tmp_path / "in.gguf", tmp_path / "out.gguf"
+    path.write_bytes(raw_gguf.gguf((), directory, data))
+    result = sd.quantize(path, out, "q8_0")
+    assert result.tensors[0].from_type == result.tensors[0].to_type != "unknown"
+    assert result.tensors[0].bytes_after == values.nbytes
+    assert [one.to_type for one in result.tensors[1:]] == ["Q8_0"]
+    read = gguf.GGUFReader(out).tensors[0]
+    assert read.tensor_type == number
+    assert bytes(read.data) == values.tobytes()
+
+
 def test_unreadable_types_and_parts_of_split_models(write: Write, tmp_path: Path) -> None:
-    data = raw_gguf.gguf((), [raw_gguf.tensor("a.weight", [32], 26, 0)], bytes(128))
+    data = raw_gguf.gguf((), [raw_gguf.tensor("a.weight", [32], 34, 0)], bytes(128))
     path = tmp_path / "in.gguf"
     path.write_bytes(data)
-    with pytest.raises(sd.GgufError, match=r"'a.weight' has type 26 \(I32\)"):
+    with pytest.raises(sd.GgufError, match=r"'a.weight' has type 34 \(TQ1_0\)"):
         sd.quantize(path, tmp_path / "out.gguf", "q4_0")
     entries = (raw_gguf.entry("split.count", raw_gguf.U16, 3),)
     write({"a.weight": matrix(2, 32)}, entries)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from specdec_native import _core
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
 from specdec_native.cli.options import JsonOption, ThreadsOption
 from specdec_native.quantization import QUANTIZE_TYPES, QuantizeResult
@@ -24,15 +25,17 @@ def quantize(
     type_name: Annotated[
         str, typer.Option("-t", "--type", metavar="TYPE", help=f"Type of the weights: {_KNOWN}.")
     ],
+    pure: Annotated[
+        bool, typer.Option("--pure", help="Give every matrix the same type; no mixture.")
+    ] = False,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Writes a GGUF file with its weight matrices in another type."""
     with usage_errors():
-        if type_name.lower() not in QUANTIZE_TYPES:
-            raise ValueError(f"type is {type_name!r}; known are {_KNOWN}")
+        _core.recipe_file_type(type_name)  # raises for an unknown one, naming the known
     with reported_errors():
-        result = quantize_file(file, out, type_name.lower(), threads=threads)
+        result = quantize_file(file, out, type_name.lower(), pure=pure, threads=threads)
         if as_json:
             print_json(_as_dict(result))
             return
@@ -57,7 +60,7 @@ def _fallback_lines(result: QuantizeResult) -> list[str]:
     for one in result.fallbacks:
         groups.setdefault(one.to_type, []).append(one.name)
     return [
-        f"{len(names)} tensors are {name}, since their rows are no whole blocks of {result.type}: "
-        f"{names[0]}{', ...' if len(names) > 1 else ''}"
+        f"{len(names)} tensors are {name}, since their rows are no whole blocks of the type that "
+        f"{result.type} means for them: {names[0]}{', ...' if len(names) > 1 else ''}"
         for name, names in groups.items()
     ]
