@@ -14,7 +14,6 @@ import pytest
 
 from specdec_native.errors import Error, GgufError, TokenizerError
 from specdec_native.text import Tokenizer, Vocabulary
-from specdec_native.text.pretokenizers import PRE_TOKENIZERS, find_pre_tokenizer
 from specdec_native.text.special_split import SpecialSplitter
 from specdec_native.text.spm_merges import derive_merges
 from support.toy_vocabulary import CONTROL, NORMAL, USER, gpt2_metadata, llama_metadata
@@ -254,33 +253,7 @@ def test_invalid_bytes_decode_to_replacement_characters(gpt2: Tokenizer) -> None
     assert gpt2.decode([0xF0, 0x9F, 0x61, 0xFF]) == "\ufffda\ufffd"
 
 
-# --- pre-tokenisers (R24) ---
-
-WORDS = {
-    "gpt-2": ["3333", "+", "777", "ĠI", "'ll", "Ċ", "Ċ", "Ġ", "Ġx", "Ġ'", "S"],
-    "smollm": [*"3333", "+", *"777", "ĠI", "'ll", "Ċ", "Ċ", "Ġ", "Ġx", "Ġ'", "S"],
-    "qwen2": [*"3333", "+", *"777", "ĠI", "'ll", "ĊĊ", "Ġ", "Ġx", "Ġ'", "S"],
-    "llama-bpe": ["333", "3", "+", "777", "ĠI", "'ll", "ĊĊ", "Ġ", "Ġx", "Ġ'", "S"],
-    "default": ["333", "3", "+", "777", "ĠI", "'", "ll", "ĊĊĠ", "Ġx", "Ġ", "'", "S"],
-}
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_words(name: str) -> None:
-    expected = WORDS[name]
-    if name in ("gpt-2", "smollm"):
-        # `\s+(?!\S)` takes all blanks but the last.
-        expected = [word for word in expected if word != "Ċ"]
-        expected[expected.index("Ġ")] = "ĊĊĠ"
-    words = PRE_TOKENIZERS[name].build().pre_tokenize_str("3333+777 I'll\n\n  x 'S")
-    assert [word for word, _ in words] == expected
-
-
-def test_aliases_and_unknown_names() -> None:
-    assert find_pre_tokenizer("llama3") is PRE_TOKENIZERS["llama-bpe"]
-    assert find_pre_tokenizer("llama-v3") is PRE_TOKENIZERS["llama-bpe"]
-    with pytest.raises(GgufError, match=r"'nonsense'.*smollm"):
-        Tokenizer.from_metadata(gpt2_metadata(pre="nonsense"))
+# --- pre-tokenisers (R24; their words are in test_pretokenizers) ---
 
 
 def test_missing_pre_warns_and_uses_default() -> None:

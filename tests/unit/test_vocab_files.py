@@ -11,7 +11,7 @@ import pytest
 from specdec_native.text import IncrementalDetokenizer, Tokenizer
 
 FOLDER = os.environ.get("SPECDEC_TEST_VOCAB")
-NAMES = ["llama-bpe", "llama-spm", "qwen2", "phi-3", "gpt-2"]
+NAMES = ["llama-bpe", "llama-spm", "qwen2", "phi-3", "gpt-2", "deepseek-llm"]
 
 pytestmark = pytest.mark.skipif(not FOLDER, reason="SPECDEC_TEST_VOCAB names no folder")
 
