@@ -162,7 +162,7 @@ MEDUSA_DAMAGE: list[tuple[dict[str, Any], Any, str]] = [
     ({}, rename("1.0.linear.bias", None), r"tensor '1.0.linear.bias' is missing"),
     ({}, rename("2.1.weight", None), r"tensor '2.1.weight' is missing"),
     ({}, replace("1.1.weight", np.zeros((9, 64), F32)), r"'1.1.weight' has shape \[9, 64\]"),
-    ({}, replace("0.0.linear.bias", np.full(64, np.nan, F32)), r"'head.0.blk.0.bias' holds a NaN"),
+    ({}, replace("0.0.linear.bias", np.full(64, np.nan, F32)), r"bias': value 0 of row 0 is nan"),
 ]
 
 
@@ -236,7 +236,7 @@ def test_folders_that_are_no_checkpoints_of_heads(tmp_path: Path, tiny_model: Pa
     with pytest.raises(sd.ConvertError, match=r"target of width 32, but .* has 64"):
         convert(other, out, target=tiny_model)
     edit_config(other, medusa_num_heads=None)
-    with pytest.raises(sd.ConvertError, match="neither Medusa heads"):
+    with pytest.raises(sd.ConvertError, match=r"'architectures' is None.*Medusa heads"):
         convert(other, out)
     with pytest.raises(sd.OutputError, match="cannot be written"):
         convert(make_medusa(tmp_path / "fine"), tmp_path / "no" / "folder.gguf")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from specdec_native.cli.common import print_json, readable_size, reported_errors, usage_errors
-from specdec_native.cli.options import JsonOption
-from specdec_native.convert import CONVERT_TYPES
+from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
+from specdec_native.cli.options import JsonOption, ThreadsOption
+from specdec_native.convert import CONVERT_TYPES, ConvertResult
 from specdec_native.convert import convert as convert_checkpoint
 
 __all__ = ["convert"]
@@ -19,7 +19,11 @@ _KNOWN = ", ".join(CONVERT_TYPES)
 
 def convert(
     folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="A folder with config.json and safetensors files.")
+        str,
+        typer.Argument(
+            metavar="HF_DIR",
+            help="A checkpoint: a folder with config.json, safetensors and tokenizer files.",
+        ),
     ],
     out: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
     type_name: Annotated[
@@ -29,20 +33,51 @@ def convert(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="The target's GGUF file, or a pulled name. EAGLE-3 heads need it.",
+            help="For drafting heads: the target's GGUF file, or a pulled name. EAGLE-3 heads need "
+            "it.",
             show_default=False,
         ),
     ] = None,
+    split_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Most bytes of tensors in one file (500M, 2G): more go to a numbered set.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Writes drafting heads (Medusa, EAGLE-3) from their public checkpoints as a GGUF file."""
+    """Writes a Hugging Face checkpoint, of a model or of drafting heads, as a GGUF file."""
     with usage_errors():
         if type_name.lower() not in CONVERT_TYPES:
             raise ValueError(f"type is {type_name!r}; known are {_KNOWN}")
     with reported_errors():
-        result = convert_checkpoint(folder, out, type_name, target=target)
+        result = convert_checkpoint(
+            folder, out, type_name, target=target, split_size=split_size, threads=threads
+        )
         if as_json:
-            print_json({**asdict(result), "path": str(result.path)})
+            files = [str(path) for path in result.files]
+            print_json({**asdict(result), "path": str(result.path), "files": files})
             return
-        size = readable_size(result.bytes)
-        print(f"{result.path}: {result.kind} heads, {result.tensors} tensors, {size}")
+        for line in _fallback_lines(result):
+            note(line)
+        what = "heads" if result.kind in ("medusa", "eagle3") else "model"
+        more = f" and {len(result.files) - 1} more files" if len(result.files) > 1 else ""
+        print(
+            f"{result.path}{more}: {result.kind} {what}, {result.tensors} tensors, "
+            f"{readable_size(result.bytes)}"
+        )
+
+
+def _fallback_lines(result: ConvertResult) -> list[str]:
+    """One line for each type that stands in for the one asked for."""
+    groups: dict[str, list[str]] = {}
+    for name, dtype in result.fallbacks.items():
+        groups.setdefault(dtype, []).append(name)
+    return [
+        f"{len(names)} tensors are {dtype}, since their rows are no whole blocks of {result.type}: "
+        f"{names[0]}{', ...' if len(names) > 1 else ''}"
+        for dtype, names in groups.items()
+    ]

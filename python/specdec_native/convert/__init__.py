@@ -1,24 +1,28 @@
-"""From public checkpoints to GGUF files: drafting heads (whole models come later).
+"""From Hugging Face checkpoints to GGUF files: whole models and drafting heads.
 
-A file is written tensor by tensor under a temporary name and appears when it is complete.
+A file is written a few rows at a time under a temporary name and appears when it is complete.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_native.convert.checkpoint import Checkpoint
 from specdec_native.convert.eagle3 import is_eagle3, plan_eagle3
-from specdec_native.convert.gguf_file import CONVERT_TYPES, write_file
+from specdec_native.convert.families import FAMILIES
+from specdec_native.convert.gguf_file import CONVERT_TYPES, FilePlan, write_files
 from specdec_native.convert.medusa import is_medusa, plan_medusa
+from specdec_native.convert.model import plan_model
 from specdec_native.convert.target import Target
-from specdec_native.errors import ConvertError
 from specdec_native.models import resolve_model
 from specdec_native.progress import ProgressOption, open_progress
 
-__all__ = ["CONVERT_TYPES", "ConvertResult", "convert"]
+__all__ = ["CONVERT_TYPES", "FAMILIES", "ConvertResult", "convert"]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,14 @@ class ConvertResult:
     """What `convert` wrote.
 
     Attributes:
-        path: The file.
-        kind: ``"medusa"`` or ``"eagle3"``.
+        path: The file; of a split model the first one, which is the one to load.
+        kind: The model's architecture, or ``"medusa"`` or ``"eagle3"``.
         type: The type asked for.
         tensors: How many it has.
-        bytes: Its size.
+        bytes: Its size, of all files together.
+        files: All files.
+        fallbacks: Name of tensor -> the simpler type that it has, since its rows are no whole
+            blocks of the type meant for it.
     """
 
     path: Path
@@ -38,6 +45,8 @@ class ConvertResult:
     type: str
     tensors: int
     bytes: int
+    files: tuple[Path, ...]
+    fallbacks: dict[str, str]
 
 
 def convert(
@@ -46,22 +55,32 @@ def convert(
     type: str = "f16",
     *,
     target: str | os.PathLike[str] | None = None,
+    split_size: int | str | None = None,
+    threads: int | None = None,
     progress: ProgressOption = None,
 ) -> ConvertResult:
-    """Writes a checkpoint of drafting heads as a GGUF file.
+    """Writes a Hugging Face checkpoint as a GGUF file.
 
-    Reads a folder with ``config.json`` and safetensors files: Medusa heads (arXiv 2401.10774, the
-    layout of FasterDecoding/Medusa) or an EAGLE-3 head (arXiv 2503.01840, the layouts of
-    SafeAILab/EAGLE and of ``speculators``). EAGLE-3 files have the form that llama.cpp reads.
-    Vectors stay float32. Needs the extra ``convert``.
+    Reads a folder with ``config.json``, safetensors files (with their index, if there are several)
+    and the tokenizer's files. What is in the file, names of tensors and keys, is what llama.cpp's
+    converter writes, so that it loads there too. Of a checkpoint for text and images the text model
+    is converted. MXFP4 experts (gpt-oss) keep their blocks, except in f32.
+
+    Drafting heads are converted too: Medusa heads (arXiv 2401.10774, the layout of
+    FasterDecoding/Medusa) and EAGLE-3 heads (arXiv 2503.01840, the layouts of SafeAILab/EAGLE and
+    of ``speculators``), whose files have the form that llama.cpp reads.
 
     Args:
         checkpoint: The folder.
         out: The file to write; an older one is replaced when the new one is complete.
-        type: Type of the weight matrices, one of `CONVERT_TYPES`; matrices whose rows are no
-            multiple of 32 values are f16 where the type needs that.
-        target: The target's GGUF file, or a name that was pulled. EAGLE-3 needs it; Medusa heads
-            are checked against it.
+        type: Type of the weight matrices, one of `CONVERT_TYPES`, as in `quantize`. Vectors, norms
+            and routers stay float32. Rows that are no whole blocks get a simpler type, which the
+            result names.
+        target: For heads: the target's GGUF file, or a name that was pulled. EAGLE-3 needs it;
+            Medusa heads are checked against it.
+        split_size: Most bytes of tensors in one file, as a number or as in "2G" or "500M". With
+            more, files ``NAME-00001-of-0000N.gguf`` are written.
+        threads: None: one per physical core.
         progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
             fraction done and a text.
 
@@ -69,32 +88,59 @@ def convert(
         What was written.
 
     Raises:
-        ConvertError: The checkpoint is incomplete, of another kind, or does not fit the target;
-            the message names the file and the key or tensor.
+        ConvertError: The checkpoint is incomplete, contradicts itself, is of an unknown kind, does
+            not fit the target, or holds what the type cannot; the message names the file and the
+            key or tensor. Nothing is left of the output.
+        OutputError: The file cannot be written.
         GgufError: The target's file is damaged.
         FileNotFoundError: There is no such folder or target.
-        ValueError: An unknown type.
-        ImportError: The extra is not installed; the message says what to install.
+        ValueError: An unknown type or size.
     """
-    if type.lower() not in CONVERT_TYPES:
+    name = type.lower()
+    if name not in CONVERT_TYPES:
         raise ValueError(f"type is {type!r}; known are {', '.join(CONVERT_TYPES)}")
-    source = Checkpoint.open(Path(os.fspath(checkpoint)).expanduser())
+    most = _bytes_of(split_size)
     model = None if target is None else Target.open(resolve_model(target))
-    if is_medusa(source):
-        kind, plan = "medusa", plan_medusa(source, model)
-    elif is_eagle3(source):
-        kind, plan = "eagle3", plan_eagle3(source, model)
-    else:
-        raise ConvertError(
-            f"{source.folder}: config.json describes neither Medusa heads (medusa_num_heads) nor "
-            "an EAGLE-3 head (draft_vocab_size); other checkpoints cannot be converted yet"
-        )
     destination = Path(os.fspath(out)).expanduser()
-    with open_progress(progress) as shown:
-        size = write_file(
-            destination,
-            plan,
-            type.lower(),
-            lambda part: shown(part, f"converting {source.folder.name} to {type}"),
-        )
-    return ConvertResult(destination, kind, type.lower(), len(plan.tensors), size)
+    with Checkpoint.open(Path(os.fspath(checkpoint)).expanduser()) as source:
+        kind, plan = _plan(source, model, name)
+        with open_progress(progress) as shown:
+            written = write_files(
+                destination,
+                plan,
+                name,
+                lambda part: shown(part, f"converting {source.folder.name} to {type}"),
+                split_bytes=most,
+                threads=threads or 0,
+            )
+    return ConvertResult(
+        written.paths[0],
+        kind,
+        name,
+        len(plan.tensors),
+        written.bytes,
+        written.paths,
+        written.fallbacks,
+    )
+
+
+def _plan(source: Checkpoint, target: Target | None, type_name: str) -> tuple[str, FilePlan]:
+    if is_medusa(source):
+        return "medusa", plan_medusa(source, target)
+    if is_eagle3(source):
+        return "eagle3", plan_eagle3(source, target)
+    return plan_model(source, type_name)
+
+
+def _bytes_of(size: int | str | None) -> int | None:
+    """A size in bytes.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if size is None:
+        return None
+    found = re.fullmatch(r"(\d+)([kmg]?)b?", str(size).strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"split_size is {size!r}; give bytes, or a number with K, M or G")
+    return int(found[1]) * _UNITS[found[2]]

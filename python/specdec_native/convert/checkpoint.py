@@ -1,121 +1,72 @@
-"""Reading a checkpoint folder: ``config.json`` and safetensors files, one tensor at a time."""
+"""A checkpoint folder: ``config.json`` and safetensors files, of which single rows can be read."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.safetensors_file import SafetensorsFile
 from specdec_native.errors import ConvertError
 
-__all__ = ["Checkpoint", "ConfigView", "needed_module"]
+__all__ = ["Checkpoint"]
 
 _PICKLES = ("*.pt", "*.pth", "*.bin")
-
-
-def needed_module(name: str) -> Any:
-    """Imports a module of the extra ``convert``.
-
-    Raises:
-        ImportError: It is missing; the message says what to install.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"converting needs the package {name}: pip install 'specdec_native[convert]'"
-        ) from error
-
-
-class ConfigView:
-    """A JSON object whose values are checked as they are read."""
-
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        """Wraps the values of a file that messages name."""
-        self.path = path
-        self.values = values
-
-    def __contains__(self, key: str) -> bool:
-        """Whether the key is there and not null."""
-        return self.values.get(key) is not None
-
-    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`."""
-        value = self.values.get(key)
-        if value is None:
-            if default is None:
-                raise ConvertError(f"{self.path}: key {key!r} is missing")
-            return default
-        if type(value) is not int or not least <= value < 2**31:
-            raise ConvertError(f"{self.path}: key {key!r} is {value!r}, no whole number")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
-        value = self.values.get(key)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise ConvertError(f"{self.path}: key {key!r} is {value!r}, no positive number")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self.values.get(key, default)
-        if not isinstance(value, bool):
-            raise ConvertError(f"{self.path}: key {key!r} is {value!r}, neither true nor false")
-        return value
-
-    def text(self, key: str, default: str) -> str:
-        """A string."""
-        value = self.values.get(key)
-        return value if isinstance(value, str) else default
-
-    def part(self, key: str) -> ConfigView | None:
-        """An object below this one; None if there is none."""
-        value = self.values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise ConvertError(f"{self.path}: key {key!r} is {value!r}, no object")
-        return ConfigView(self.path, value)
-
-    def merged(self, other: ConfigView | None) -> ConfigView:
-        """These values, and those of `other` over them."""
-        return self if other is None else ConfigView(self.path, {**self.values, **other.values})
+_INDEX = "model.safetensors.index.json"
 
 
 class Checkpoint:
     """A folder with a configuration and tensors; nothing but names and shapes is kept in memory."""
 
-    def __init__(self, folder: Path, config: ConfigView, files: Mapping[str, Any]) -> None:
-        """See `open`. `files`: tensor name -> the open safetensors file that holds it."""
+    def __init__(
+        self,
+        folder: Path,
+        config: ConfigView,
+        files: Mapping[str, SafetensorsFile],
+        stack: ExitStack,
+    ) -> None:
+        """See `open`. `files`: tensor name -> the open file that holds it."""
         self.folder = folder
         self.config = config
         self._files = files
+        self._stack = stack
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
-        """Opens a folder.
+        """Opens a folder; close it after use, or use it in a ``with`` statement.
 
         Raises:
-            ConvertError: A file is damaged, or there are no safetensors files.
+            ConvertError: A file is damaged or missing, or there are no safetensors files.
             FileNotFoundError: No such folder, or no ``config.json`` in it.
         """
-        config_path = folder / "config.json"
-        try:
-            config = json.loads(config_path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConvertError(f"{config_path}: no valid JSON ({error})") from None
-        if not isinstance(config, dict):
-            raise ConvertError(f"{config_path}: holds no JSON object")
-        return cls(folder, ConfigView(config_path, config), _open_tensors(folder))
+        path = folder / "config.json"
+        config = ConfigView(path, read_json(path))
+        with ExitStack() as stack:
+            files = _open_tensors(folder, stack)
+            return cls(folder, config, files, stack.pop_all())
+
+    def __enter__(self) -> Checkpoint:
+        """Closes the files at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the files."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._stack.close()
 
     @property
     def names(self) -> list[str]:
@@ -126,28 +77,71 @@ class Checkpoint:
         """Whether there is such a tensor."""
         return name in self._files
 
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            raise ConvertError(
+                f"{self.folder}: tensor {name!r} is missing; there are {', '.join(self.names[:8])}"
+                f"{', ...' if len(self.names) > 8 else ''}"
+            )
+        return self._files[name]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Outermost dimension first.
 
         Raises:
             ConvertError: There is no such tensor.
         """
-        if name not in self._files:
+        return self._file(name).tensors[name].shape
+
+    def is_whole(self, name: str) -> bool:
+        """Whether a tensor holds whole numbers."""
+        return self._file(name).tensors[name].is_whole
+
+    def expect(self, name: str, shape: tuple[int, ...]) -> None:
+        """Checks a tensor's shape.
+
+        Raises:
+            ConvertError: There is no such tensor, or it has another shape.
+        """
+        found = self.shape(name)
+        if found != shape:
             raise ConvertError(
-                f"{self.folder}: tensor {name!r} is missing; there are {', '.join(self.names[:8])}"
-                f"{', ...' if len(self.names) > 8 else ''}"
+                f"{self.folder}: tensor {name!r} has shape {list(found)}, expected {list(shape)}"
             )
-        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def values(self, name: str, first: int, count: int) -> NDArray[Any]:
+        """Values [first, first + count) as they lie in the file: float32, or whole numbers."""
+        return self._file(name).read(name, first, count)
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """Reads one tensor: integers as they are, everything else as float32."""
-        self.shape(name)
-        values: NDArray[Any] = self._files[name].get_tensor(name)
-        return values if values.dtype.kind in "iu" else values.astype(np.float32)
+        """A whole tensor: integers as they are, everything else as float32."""
+        shape = self.shape(name)
+        return self.values(name, 0, self._files[name].tensors[name].size).reshape(shape)
 
 
-def _open_tensors(folder: Path) -> dict[str, Any]:
-    paths = sorted(folder.glob("*.safetensors"))
+def _open_tensors(folder: Path, stack: ExitStack) -> dict[str, SafetensorsFile]:
+    index = folder / _INDEX
+    if index.is_file():
+        return _open_indexed(folder, index, stack)
+    paths = _unindexed(folder)
+    files: dict[str, SafetensorsFile] = {}
+    for path in paths:
+        opened = stack.enter_context(SafetensorsFile(path))
+        for name in opened.tensors:
+            if name in files:
+                raise ConvertError(f"{path}: tensor {name!r} is in two files of {folder}")
+            files[name] = opened
+    return files
+
+
+def _unindexed(folder: Path) -> list[Path]:
+    """The safetensors files of a folder without an index.
+
+    Raises:
+        ConvertError: There are none, or one of a numbered set is missing.
+    """
+    whole = folder / "model.safetensors"
+    paths = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
     if not paths:
         pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
         if pickles:
@@ -157,17 +151,41 @@ def _open_tensors(folder: Path) -> dict[str, Any]:
                 "with safetensors.torch.save_file"
             )
         raise ConvertError(f"{folder}: there is no safetensors file in this folder")
-    needed_module("ml_dtypes")  # makes bfloat16 known to NumPy
-    safetensors = needed_module("safetensors")
-    files: dict[str, Any] = {}
     for path in paths:
-        try:
-            opened = safetensors.safe_open(str(path), framework="np")
-            names = list(opened.keys())
-        except safetensors.SafetensorError as error:
-            raise ConvertError(f"{path}: damaged ({error})") from None
-        for name in names:
-            if name in files:
-                raise ConvertError(f"{path}: tensor {name!r} is in two files of {folder}")
-            files[name] = opened
-    return files
+        numbered = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", path.name)
+        for i in range(int(numbered[3]) if numbered else 0):
+            name = f"{numbered[1]}-{i + 1:05d}-of-{numbered[3]}.safetensors"  # type: ignore[index]
+            if not (folder / name).is_file():
+                raise ConvertError(f"{folder}: {name} is missing, a part of {path.name}'s set")
+    return paths
+
+
+def _open_indexed(folder: Path, index: Path, stack: ExitStack) -> dict[str, SafetensorsFile]:
+    """The files that an index names; it and they must agree."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(one, str) and Path(one).name == one for one in weight_map.values()
+    ):
+        raise ConvertError(f"{index}: key 'weight_map' is no object from tensors to file names")
+    opened: dict[str, SafetensorsFile] = {}
+    for name in sorted(set(weight_map.values())):
+        path = folder / name
+        if not path.is_file():
+            first = min(tensor for tensor, file in weight_map.items() if file == name)
+            raise ConvertError(
+                f"{path}: this file is missing; {index.name} says that it holds {first!r}"
+            )
+        opened[name] = stack.enter_context(SafetensorsFile(path))
+    for tensor, name in weight_map.items():
+        if tensor not in opened[name].tensors:
+            raise ConvertError(
+                f"{folder / name}: tensor {tensor!r} is missing, which {index.name} says is there"
+            )
+    for name, file in opened.items():
+        for tensor in file.tensors:
+            if weight_map.get(tensor) != name:
+                raise ConvertError(
+                    f"{index}: key 'weight_map' has {weight_map.get(tensor)!r} for {tensor!r}, "
+                    f"which is in {name}"
+                )
+    return {tensor: opened[name] for tensor, name in weight_map.items()}

@@ -7,16 +7,17 @@ SafeAILab/EAGLE; conversion/llama.py and src/models/eagle3.cpp of ggml-org/llama
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_native.convert.checkpoint import Checkpoint, ConfigView
-from specdec_native.convert.gguf_file import FilePlan, TensorPlan
+from specdec_native.convert.checkpoint import Checkpoint
+from specdec_native.convert.config import ConfigView
+from specdec_native.convert.gguf_file import FilePlan
+from specdec_native.convert.rope import Rope, read_rope, rope_settings, rope_type
 from specdec_native.convert.target import Target
+from specdec_native.convert.tensors import TensorPlan, constant, interleaved_halves, stored
 from specdec_native.errors import ConvertError
 
 __all__ = ["is_eagle3", "plan_eagle3"]
@@ -67,15 +68,14 @@ def plan_eagle3(source: Checkpoint, target: Target | None) -> FilePlan:
     shape = _Shape(config, target)
     extract = _extract_layers(source.config, target)
     names = _renamed(source)
-    plan = FilePlan("eagle3", _metadata(source, config, shape, extract, target))
+    rope = _rope(config, shape)
+    plan = FilePlan("eagle3", _metadata(source, config, shape, extract, target, rope))
     for new, expected in _expected(shape, len(extract), source, names).items():
         plan.tensors.append(_tensor(source, names[new], new, expected, shape))
     if "d2t" in names:
         ids = _target_ids(source, names["d2t"], target)
-        plan.tensors.append(TensorPlan("d2t", ids.shape, lambda: ids, whole=True))
-    factors = _llama3_factors(config, shape)
-    if factors is not None:
-        plan.tensors.append(TensorPlan("rope_freqs.weight", factors.shape, lambda: factors))
+        plan.tensors.append(constant("d2t", ids, whole=True))
+    plan.tensors += [constant(name, factors) for name, factors in rope.factors.items()]
     return plan
 
 
@@ -177,22 +177,9 @@ def _expected(
 def _tensor(
     source: Checkpoint, old: str, new: str, expected: tuple[int, ...], shape: _Shape
 ) -> TensorPlan:
-    found = source.shape(old)
-    if found != expected:
-        raise ConvertError(
-            f"{source.folder}: tensor {old!r} has shape {list(found)}, expected {list(expected)}"
-        )
+    plan = stored(source, old, new, expected)
     heads = {"blk.0.attn_q.weight": shape.heads, "blk.0.attn_k.weight": shape.kv_heads}.get(new)
-    if heads is None:
-        return TensorPlan(new, expected, partial(source.tensor, old))
-    return TensorPlan(new, expected, lambda: _interleaved(source.tensor(old), heads))
-
-
-def _interleaved(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of each head reordered: pairs (i, i + D/2) that rotate together become neighbours."""
-    rows, cols = weight.shape
-    halves = weight.reshape(heads, 2, rows // heads // 2, cols)
-    return halves.swapaxes(1, 2).reshape(rows, cols)
+    return plan if heads is None else interleaved_halves(plan, heads)
 
 
 def _target_ids(source: Checkpoint, name: str, target: Target) -> NDArray[np.int64]:
@@ -212,9 +199,13 @@ def _target_ids(source: Checkpoint, name: str, target: Target) -> NDArray[np.int
 
 
 def _metadata(
-    source: Checkpoint, config: ConfigView, shape: _Shape, extract: list[int], target: Target
+    source: Checkpoint,
+    config: ConfigView,
+    shape: _Shape,
+    extract: list[int],
+    target: Target,
+    rope: Rope,
 ) -> dict[str, Any]:
-    rope = _rope(config)
     values: dict[str, Any] = {
         "general.name": source.folder.name,
         "eagle3.block_count": 1,
@@ -226,52 +217,21 @@ def _metadata(
         "eagle3.attention.key_length": shape.head_dim,
         "eagle3.attention.value_length": shape.head_dim,
         "eagle3.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
-        "eagle3.rope.dimension_count": shape.head_dim,
-        "eagle3.rope.freq_base": _rope_base(config),
         "eagle3.vocab_size": target.vocab,
         "eagle3.extract_layers": extract,
         "eagle3.target_hidden_size": shape.target_width,
         "eagle3.norm_before_residual": source.config.flag("norm_before_residual", False),
     }
-    if rope is not None and _rope_type(rope) == "linear":
-        values["eagle3.rope.scaling.type"] = "linear"
-        values["eagle3.rope.scaling.factor"] = rope.number("factor")
+    values |= {f"eagle3.{key}": value for key, value in rope.keys.items()}
     return {**values, **target.tokenizer}
 
 
-def _rope(config: ConfigView) -> ConfigView | None:
-    """The settings of a scaled rotation; None if it is not scaled."""
-    rope = config.part("rope_scaling") or config.part("rope_parameters")
-    if rope is None or _rope_type(rope) == "default":
-        return None
-    if _rope_type(rope) not in ("linear", "llama3"):
+def _rope(config: ConfigView, shape: _Shape) -> Rope:
+    """The rotation of the head's layer."""
+    kind = rope_type(rope_settings(config))
+    if kind not in ("default", "linear", "llama3"):
         raise ConvertError(
-            f"{config.path}: rope scaling {_rope_type(rope)!r} is not supported; linear and llama3 "
-            "are"
+            f"{config.path}: rope scaling {kind!r} is not supported; linear and llama3 are"
         )
-    return rope
-
-
-def _rope_type(rope: ConfigView) -> str:
-    return rope.text("rope_type", rope.text("type", "default"))
-
-
-def _rope_base(config: ConfigView) -> float:
-    parameters = config.part("rope_parameters")
-    inner = None if parameters is None else parameters.values.get("rope_theta")
-    return config.number("rope_theta", float(inner) if inner else 10000.0)
-
-
-def _llama3_factors(config: ConfigView, shape: _Shape) -> NDArray[np.float32] | None:
-    """Divisors of the rotary frequencies as Llama 3.1 defines them; None for other scalings."""
-    rope = _rope(config)
-    if rope is None or _rope_type(rope) != "llama3":
-        return None
-    low, high = rope.number("low_freq_factor", 1.0), rope.number("high_freq_factor", 4.0)
-    original = rope.number("original_max_position_embeddings", 8192.0)
-    pairs = shape.head_dim // 2
-    frequency = _rope_base(config) ** (-np.arange(pairs) / pairs)
-    turns = original * frequency / (2 * math.pi)
-    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    factors = 1.0 / ((1.0 - smooth) / rope.number("factor", 8.0) + smooth)
-    return np.asarray(factors, np.float32)
+    with_base = config.with_defaults({"rope_theta": 10000.0})
+    return read_rope(with_base, shape.head_dim, yarn_log=False, truncates=True)

@@ -1,152 +1,280 @@
-"""Writing a GGUF file tensor by tensor, under a temporary name."""
+"""Writing GGUF files tensor by tensor, a few rows at a time, under temporary names.
+
+Format: docs/gguf.md of ggml-org/ggml; parts of a split model as llama.cpp's gguf-split has them.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_native.convert.checkpoint import needed_module
-from specdec_native.errors import ConvertError, OutputError
+from specdec_native import _core
+from specdec_native.convert.gguf_values import GgufU16, encode_pair, encode_text
+from specdec_native.convert.tensors import TensorPlan, mxfp4_row_bytes
+from specdec_native.errors import ConvertError, GgufError, OutputError
 
-__all__ = ["CONVERT_TYPES", "FilePlan", "TensorPlan", "write_file"]
+__all__ = ["CONVERT_TYPES", "FilePlan", "Written", "write_files"]
 
-CONVERT_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-"""The types that `convert` writes."""
+CONVERT_TYPES: tuple[str, ...] = tuple(_core.recipe_names())
+"""The types that `convert` writes, best first: those of `quantize`."""
 
-_BLOCK = 32  # values of a block of the quantised ones
-
-
-@dataclass(frozen=True)
-class TensorPlan:
-    """One tensor to be written.
-
-    Attributes:
-        name: Its name in the file.
-        shape: Outermost dimension first.
-        read: Makes its values, float32 or int64, when its turn comes.
-        whole: Whether it is written as int64.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    read: Callable[[], NDArray[Any]]
-    whole: bool = False
+_ALIGNMENT = 32
+_CHUNK_VALUES = 1 << 22  # 16 MiB as float32
+# ggml_type: name -> number, values of a block, its bytes.
+_STORAGE = {
+    "F32": (0, 1, 4),
+    "F16": (1, 1, 2),
+    "Q4_0": (2, 32, 18),
+    "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22),
+    "Q5_1": (7, 32, 24),
+    "Q8_0": (8, 32, 34),
+    "Q2_K": (10, 256, 84),
+    "Q3_K": (11, 256, 110),
+    "Q4_K": (12, 256, 144),
+    "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210),
+    "IQ4_NL": (20, 32, 18),
+    "IQ4_XS": (23, 256, 136),
+    "I64": (27, 1, 8),
+    "BF16": (30, 1, 2),
+    "MXFP4": (39, 32, 17),
+}
 
 
 @dataclass
 class FilePlan:
     """A file to be written: metadata in order, then tensors in order.
 
-    A value may be a str, bool, int (written as u32), float (f32), list of str or int (i32), or a
-    NumPy array.
+    Attributes:
+        architecture: Value of ``general.architecture``.
+        metadata: The other keys; values as `gguf_values.encode_pair` takes them.
+        tensors: What to write.
+        facts: What the choice of types asks about the model (keywords of ``_core.recipe_type``);
+            None: every matrix gets the type that the recipe starts from.
     """
 
     architecture: str
     metadata: dict[str, Any] = field(default_factory=dict)
     tensors: list[TensorPlan] = field(default_factory=list)
+    facts: dict[str, Any] | None = None
 
 
-def write_file(path: Path, plan: FilePlan, type_name: str, report: Callable[[float], None]) -> int:
-    """Writes a file; it appears when it is complete.
+@dataclass(frozen=True)
+class Written:
+    """What `write_files` did.
+
+    Attributes:
+        paths: The files.
+        bytes: Their size.
+        fallbacks: Name of tensor -> the simpler type that it has.
+    """
+
+    paths: tuple[Path, ...]
+    bytes: int
+    fallbacks: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor with the type that it gets."""
+
+    plan: TensorPlan
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        _, block, size = _STORAGE[self.dtype]
+        return math.prod(self.plan.shape) // block * size
+
+
+def write_files(
+    path: Path,
+    plan: FilePlan,
+    recipe: str,
+    report: Callable[[float], None],
+    *,
+    split_bytes: int | None = None,
+    threads: int = 0,
+) -> Written:
+    """Writes a model; its files appear when all of them are complete.
 
     Args:
-        path: The file; an older one is replaced.
+        path: The file; an older one is replaced. A split model's files have numbers in their names.
         plan: What to write.
-        type_name: Type of the matrices, one of `CONVERT_TYPES`.
-        report: Called with the fraction of the tensors that is written.
+        recipe: Type of the matrices, one of `CONVERT_TYPES`.
+        report: Called with the fraction of the values that is written.
+        split_bytes: Begin another file where one would have more tensor data than this.
+        threads: 0: one per physical core.
 
     Returns:
-        The file's size in bytes.
+        The files, and what could not have the type asked for.
 
     Raises:
-        ConvertError: A tensor holds a NaN or an infinity.
-        OutputError: The file cannot be written; nothing is left of it.
+        ConvertError: A tensor holds a NaN, an infinity or what its type cannot hold.
+        OutputError: A file cannot be written; nothing is left of any.
     """
-    gguf = needed_module("gguf")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    stored, fallbacks = _with_types(plan, recipe)
+    parts = _parts(stored, split_bytes)
+    if len(parts) == 1:
+        paths = [path]
+    else:
+        stem = path.name.removesuffix(".gguf")
+        names = [f"{stem}-{i + 1:05d}-of-{len(parts):05d}.gguf" for i in range(len(parts))]
+        paths = [path.with_name(name) for name in names]
+    heads = [_metadata(plan, i, len(parts), len(stored)) for i in range(len(parts))]
+    progress = _Progress(sum(math.prod(one.plan.shape) for one in stored), report)
     try:
-        writer = gguf.GGUFWriter(part, plan.architecture)
-        try:
-            _write(gguf, writer, plan, type_name, report)
-        finally:
-            writer.close()
-        part.replace(path)
-        return path.stat().st_size
+        sizes = _write_all(paths, heads, parts, progress, threads)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error})") from error
-    finally:
-        part.unlink(missing_ok=True)
+    return Written(tuple(paths), sum(sizes), fallbacks)
 
 
-def _write(
-    gguf: Any, writer: Any, plan: FilePlan, type_name: str, report: Callable[[float], None]
-) -> None:
-    for key, value in plan.metadata.items():
-        _add_value(gguf, writer, key, value)
-    types = [_stored_type(gguf, one, type_name) for one in plan.tensors]
-    for one, qtype in zip(plan.tensors, types, strict=True):
-        block, size = gguf.GGML_QUANT_SIZES[qtype]
-        count = int(np.prod(one.shape, dtype=np.int64))
-        writer.add_tensor_info(
-            one.name, one.shape, np.dtype(np.float32), count // block * size, raw_dtype=qtype
+def _with_types(plan: FilePlan, recipe: str) -> tuple[list[_Stored], dict[str, str]]:
+    """The tensors with their types, and those that fell back to a simpler one."""
+    stored: list[_Stored] = []
+    fallbacks: dict[str, str] = {}
+    facts: dict[str, Any] = {"layers": 1, "pure": True} if plan.facts is None else plan.facts
+    for one in plan.tensors:
+        if one.kind != "float":
+            stored.append(_Stored(one, {"whole": "I64", "mxfp4": "MXFP4"}[one.kind]))
+            continue
+        dtype, fallback = _core.recipe_type(
+            recipe, one.name, list(one.shape), architecture=plan.architecture, **facts
         )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for done, (one, qtype) in enumerate(zip(plan.tensors, types, strict=True)):
-        report(done / len(plan.tensors))
-        writer.write_tensor_data(_stored(gguf, one, qtype))
-    report(1.0)
+        stored.append(_Stored(one, dtype))
+        if fallback:
+            fallbacks[one.name] = dtype
+    return stored, fallbacks
 
 
-def _stored_type(gguf: Any, tensor: TensorPlan, type_name: str) -> Any:
-    types = gguf.GGMLQuantizationType
-    if tensor.whole:
-        return types.I64
-    if len(tensor.shape) < 2:
-        return types.F32
-    wanted = types[type_name.upper()]
-    in_blocks = gguf.GGML_QUANT_SIZES[wanted][0] > 1
-    return types.F16 if in_blocks and tensor.shape[-1] % _BLOCK else wanted
+def _parts(stored: Sequence[_Stored], most: int | None) -> list[list[_Stored]]:
+    """Tensors by file, in order."""
+    parts: list[list[_Stored]] = [[]]
+    size = 0
+    for one in stored:
+        if most is not None and parts[-1] and size + one.bytes > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(one)
+        size += one.bytes
+    return parts
 
 
-def _stored(gguf: Any, tensor: TensorPlan, qtype: Any) -> NDArray[Any]:
-    values = tensor.read()
-    if values.shape != tensor.shape:
-        raise ConvertError(f"tensor {tensor.name!r} has shape {values.shape}, not {tensor.shape}")
-    if tensor.whole:
-        return np.ascontiguousarray(values, np.int64)
-    if not np.isfinite(values).all():
-        raise ConvertError(f"tensor {tensor.name!r} holds a NaN or an infinity: it is damaged")
-    stored: NDArray[Any] = gguf.quantize(np.ascontiguousarray(values, np.float32), qtype)
-    return stored
+def _metadata(plan: FilePlan, part: int, parts: int, tensors: int) -> dict[str, Any]:
+    """The keys of one file: all in the first, in the others only which they are."""
+    values = {"general.architecture": plan.architecture, **plan.metadata} if part == 0 else {}
+    if parts == 1:
+        return values
+    return values | {
+        "split.no": GgufU16(part),
+        "split.count": GgufU16(parts),
+        "split.tensors.count": tensors,
+    }
 
 
-def _add_value(gguf: Any, writer: Any, key: str, value: Any) -> None:
-    types = gguf.GGUFValueType
-    if isinstance(value, bool):
-        writer.add_key_value(key, value, types.BOOL)
-    elif isinstance(value, int):
-        writer.add_key_value(key, value, types.UINT32 if value >= 0 else types.INT32)
-    elif isinstance(value, float):
-        writer.add_key_value(key, value, types.FLOAT32)
-    elif isinstance(value, str):
-        writer.add_key_value(key, _bytes(value), types.STRING)
-    elif isinstance(value, np.ndarray):
-        kind = types.FLOAT32 if value.dtype.kind == "f" else types.INT32
-        writer.add_key_value(key, value.tolist(), types.ARRAY, kind)
-    elif isinstance(value[0], str):
-        writer.add_key_value(key, [_bytes(one) for one in value], types.ARRAY, types.STRING)
-    else:
-        writer.add_key_value(key, list(value), types.ARRAY, types.INT32)
+class _Progress:
+    """Counts values for the caller's bar."""
+
+    def __init__(self, total: int, report: Callable[[float], None]) -> None:
+        self._total = max(1, total)
+        self._done = 0
+        self._report = report
+        report(0.0)
+
+    def add(self, count: int) -> None:
+        self._done += count
+        self._report(min(1.0, self._done / self._total))
 
 
-def _bytes(text: str) -> bytes:
-    """Tokens need not be UTF-8: other bytes came as surrogates."""
-    return text.encode("utf-8", "surrogateescape")
+def _write_all(
+    paths: Sequence[Path],
+    heads: Sequence[dict[str, Any]],
+    parts: Sequence[Sequence[_Stored]],
+    progress: _Progress,
+    threads: int,
+) -> list[int]:
+    """Writes all files under temporary names and then names them; on an error none is left."""
+    temporary = [path.with_name(f".{path.name}.{os.getpid()}.part") for path in paths]
+    with ExitStack() as stack:
+        for one in temporary:
+            stack.callback(one.unlink, missing_ok=True)
+        for one, head, part in zip(temporary, heads, parts, strict=True):
+            with one.open("wb") as file:
+                _write_one(file, head, part, progress, threads)
+        sizes = [one.stat().st_size for one in temporary]
+        for one, path in zip(temporary, paths, strict=True):
+            one.replace(path)
+    return sizes
+
+
+def _write_one(
+    file: BinaryIO,
+    metadata: dict[str, Any],
+    tensors: Sequence[_Stored],
+    progress: _Progress,
+    threads: int,
+) -> None:
+    file.write(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata)))
+    for key, value in metadata.items():
+        file.write(encode_pair(key, value))
+    offset = 0
+    for one in tensors:
+        shape = one.plan.shape
+        file.write(encode_text(one.plan.name) + struct.pack("<I", len(shape)))
+        file.write(struct.pack(f"<{len(shape)}Q", *reversed(shape)))
+        file.write(struct.pack("<IQ", _STORAGE[one.dtype][0], offset))
+        offset += one.bytes + -one.bytes % _ALIGNMENT
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    for one in tensors:
+        for rows in _row_bytes(one, threads):
+            file.write(rows.data)
+            progress.add(rows.size * one.plan.columns // _bytes_of_row(one))
+        file.write(bytes(-one.bytes % _ALIGNMENT))
+
+
+def _bytes_of_row(tensor: _Stored) -> int:
+    _, block, size = _STORAGE[tensor.dtype]
+    return tensor.plan.columns // block * size
+
+
+def _row_bytes(tensor: _Stored, threads: int) -> Iterator[NDArray[np.uint8]]:
+    """The tensor's data, some rows at a time."""
+    plan = tensor.plan
+    step = max(1, _CHUNK_VALUES // plan.columns // plan.granule) * plan.granule
+    for first in range(0, plan.count, step):
+        count = min(step, plan.count - first)
+        rows = plan.rows(first, count)
+        if plan.kind == "mxfp4":
+            wanted: tuple[int, ...] = (count, mxfp4_row_bytes(plan.columns))
+        else:
+            wanted = (count, plan.columns)
+        if rows.size != math.prod(wanted):
+            raise ConvertError(f"tensor {plan.name!r} has {rows.shape} for rows of {wanted}")
+        yield _encoded(tensor, rows.reshape(wanted), threads)
+
+
+def _encoded(tensor: _Stored, rows: NDArray[Any], threads: int) -> NDArray[np.uint8]:
+    kind = tensor.plan.kind
+    if kind == "mxfp4":
+        return np.ascontiguousarray(rows, np.uint8).reshape(-1)
+    if kind == "whole":
+        return np.ascontiguousarray(rows, "<i8").view(np.uint8).reshape(-1)
+    try:
+        values = np.ascontiguousarray(rows, np.float32)
+        encoded: NDArray[np.uint8] = _core.quantize_rows(
+            tensor.dtype, values, name=tensor.plan.name, threads=threads
+        )
+    except GgufError as error:
+        raise ConvertError(str(error)) from None
+    return encoded.reshape(-1)

@@ -9,11 +9,11 @@ where the heads share the target's (as text-generation-inference loads them).
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from specdec_native.convert.checkpoint import Checkpoint
-from specdec_native.convert.gguf_file import FilePlan, TensorPlan
+from specdec_native.convert.gguf_file import FilePlan
 from specdec_native.convert.target import Target
+from specdec_native.convert.tensors import stored
 from specdec_native.errors import ConvertError
 
 __all__ = ["is_medusa", "plan_medusa"]
@@ -55,11 +55,11 @@ def plan_medusa(source: Checkpoint, target: Target | None) -> FilePlan:
         for j in range(blocks):
             for part, shape in (("weight", (width, width)), ("bias", (width,))):
                 name = f"{prefix}{i}.{j}.linear.{part}"
-                plan.tensors.append(_tensor(source, name, f"head.{i}.blk.{j}.{part}", shape))
+                plan.tensors.append(stored(source, name, f"head.{i}.blk.{j}.{part}", shape))
                 known.add(name)
         if all(own):
             shape = (source.shape(outputs[0])[0], width)
-            plan.tensors.append(_tensor(source, outputs[i], f"head.{i}.output.weight", shape))
+            plan.tensors.append(stored(source, outputs[i], f"head.{i}.output.weight", shape))
             known.add(outputs[i])
     _refuse_unknown(source, known, prefix)
     return plan
@@ -78,15 +78,6 @@ def _metadata(
         "medusa.embedding_length": width,
     }
     return values if target is None else {**values, **target.tokenizer}
-
-
-def _tensor(source: Checkpoint, name: str, new: str, shape: tuple[int, ...]) -> TensorPlan:
-    found = source.shape(name)
-    if found != shape:
-        raise ConvertError(
-            f"{source.folder}: tensor {name!r} has shape {list(found)}, expected {list(shape)}"
-        )
-    return TensorPlan(new, shape, partial(source.tensor, name))
 
 
 def _refuse_unknown(source: Checkpoint, known: set[str], prefix: str) -> None:

@@ -1,0 +1,352 @@
+"""A checkpoint's tokenizer files as ``tokenizer.*`` keys of a GGUF file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.sentencepiece_model import (
+    Piece,
+    SentencePieceModel,
+    read_sentencepiece,
+)
+from specdec_native.convert.special_tokens import (
+    AddedToken,
+    TokenizerConfig,
+    adds_tokens,
+    special_keys,
+)
+from specdec_native.errors import ConvertError
+from specdec_native.text.pretokenizers import recognized_names
+from specdec_native.text.vocabulary import TokenType
+
+__all__ = ["plan_tokenizer", "sampling_keys"]
+
+_SPACE = "\u2581"  # stands for a space in SentencePiece vocabularies
+# Scores of tokens that are no pieces, as llama.cpp's converter gives them.
+_UNUSED_SCORE, _ADDED_SCORE = -10000.0, -1000.0
+# Of names that mean the same words, the one that a family's own files have.
+_PREFERRED_PRE = {"starcoder2": "starcoder"}
+
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+@dataclass
+class _Table:
+    """Tokens by id, filled up with unused ones to the size of the embedding."""
+
+    tokens: list[str]
+    types: list[int]
+    scores: list[float]
+
+    @classmethod
+    def of_size(cls, size: int) -> _Table:
+        return cls(
+            [f"[PAD{i}]" for i in range(size)],
+            [int(TokenType.UNUSED)] * size,
+            [_UNUSED_SCORE] * size,
+        )
+
+    def put(self, index: int, text: str, kind: int, score: float) -> None:
+        self.tokens[index], self.types[index], self.scores[index] = text, kind, score
+
+    def add(self, token: AddedToken, spaces: bool) -> None:
+        """An added token over what is there; ids without a row in the embedding are left out."""
+        if token.id >= len(self.tokens):
+            return
+        if token.is_control:
+            unknown = self.types[token.id] == TokenType.UNKNOWN and (
+                self.tokens[token.id] == token.text
+            )
+            kind = TokenType.UNKNOWN if unknown else TokenType.CONTROL
+            self.put(token.id, token.text, int(kind), _ADDED_SCORE)
+        else:
+            text = token.text.replace(_SPACE, " ") if spaces else token.text
+            self.put(token.id, text, int(TokenType.USER_DEFINED), _ADDED_SCORE)
+
+
+@dataclass
+class _Vocabulary:
+    """One kind of tokenizer: its table, and the keys that are its own."""
+
+    kind: str
+    table: _Table
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+def plan_tokenizer(
+    folder: Path, config: ConfigView, vocab: int, architecture: str
+) -> dict[str, Any]:
+    """The ``tokenizer.*`` keys for a checkpoint.
+
+    Args:
+        folder: The checkpoint's folder.
+        config: Its ``config.json``.
+        vocab: Rows of the embedding.
+        architecture: The model's name in GGUF.
+
+    Raises:
+        ConvertError: A file is missing or damaged, or its pre-tokeniser is not known.
+    """
+    files = TokenizerConfig.read(folder, config)
+    model = folder / "tokenizer.model"
+    if files.tokenizer is not None and _is_byte_level(files.tokenizer.values):
+        found = _byte_level(files.tokenizer, vocab, architecture)
+    elif model.is_file():
+        found = _sentencepiece(model, read_sentencepiece(model), vocab, files)
+    elif files.tokenizer is not None:
+        found = _from_json(files.tokenizer, vocab, files)
+    else:
+        raise ConvertError(
+            f"{folder}: there is no tokenizer.json and no tokenizer.model. Save the tokenizer with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(folder), or get these files"
+        )
+    table = found.table
+    for token in files.added:
+        table.add(token, spaces=True)
+    ids = {text: index for index, text in reversed(list(enumerate(table.tokens)))}
+    keys: dict[str, Any] = {
+        "tokenizer.ggml.model": found.kind,
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": table.tokens,
+    }
+    if found.kind != "gpt2":
+        keys["tokenizer.ggml.scores"] = np.array(table.scores, np.float32)
+    keys["tokenizer.ggml.token_type"] = np.array(table.types, np.int32)
+    keys |= found.keys
+    special = special_keys(files, ids, vocab)
+    keys |= special | adds_tokens(files, special, found.kind != "gpt2")
+    return keys | _chat_templates(folder, files)
+
+
+def _fill(table: _Table, path: Path, vocab: Mapping[str, Any]) -> None:
+    """Puts the tokens of a ``tokenizer.json`` into their places."""
+    size = len(table.tokens)
+    for text, index in vocab.items():
+        if type(index) is not int or not 0 <= index < size:
+            raise ConvertError(
+                f"{path}: token {text!r} has id {index!r}, but 'vocab_size' in config.json is "
+                f"{size}"
+            )
+        table.put(index, text, int(TokenType.NORMAL), 0.0)
+
+
+def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether byte pairs are merged after bytes became visible characters."""
+    model = tokenizer.get("model")
+    kind = model.get("type", "BPE") if isinstance(model, dict) else None
+    return kind == "BPE" and "'ByteLevel'" in repr(tokenizer.get("pre_tokenizer"))
+
+
+def _byte_level(tokenizer: ConfigView, vocab: int, architecture: str) -> _Vocabulary:
+    names = recognized_names(tokenizer.values)
+    if not names:
+        raise ConvertError(
+            f"{tokenizer.path}: key 'pre_tokenizer' is of no kind that is known, and a wrong one "
+            f"would cut text differently: {_shortened(tokenizer.values.get('pre_tokenizer'))}"
+        )
+    preferred = _PREFERRED_PRE.get(architecture)
+    model = _model(tokenizer)
+    table = _Table.of_size(vocab)
+    _fill(table, tokenizer.path, _dictionary(model, "vocab"))
+    return _Vocabulary(
+        "gpt2",
+        table,
+        {
+            "tokenizer.ggml.pre": preferred if preferred in names else names[0],
+            "tokenizer.ggml.merges": [" ".join(pair) for pair in _merges(model)],
+        },
+    )
+
+
+def _model(tokenizer: ConfigView) -> ConfigView:
+    model = tokenizer.part("model")
+    if model is None:
+        raise ConvertError(f"{tokenizer.path}: key 'model' is missing")
+    return model
+
+
+def _dictionary(view: ConfigView, key: str) -> Mapping[str, Any]:
+    part = view.part(key)
+    if part is None:
+        raise ConvertError(f"{view.path}: key {key!r} is missing")
+    return part.values
+
+
+def _merges(model: ConfigView) -> list[tuple[str, str]]:
+    """The pairs, best first; older files have them in one string."""
+    merges = model.values.get("merges")
+    if not isinstance(merges, list) or not merges:
+        raise ConvertError(f"{model.path}: key 'merges' is missing or empty")
+    pairs: list[tuple[str, str]] = []
+    for index, merge in enumerate(merges):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(parts, list) or len(parts) != 2 or not all(parts):
+            raise ConvertError(f"{model.path}: key 'merges' has {merge!r} at {index}, no pair")
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+def _sentencepiece(
+    path: Path, model: SentencePieceModel, vocab: int, files: TokenizerConfig
+) -> _Vocabulary:
+    if len(model.pieces) > vocab:
+        raise ConvertError(
+            f"{path}: there are {len(model.pieces)} pieces, but 'vocab_size' in config.json is "
+            f"{vocab}"
+        )
+    table = _Table.of_size(vocab)
+    for index, piece in enumerate(model.pieces):
+        table.put(index, piece.text, piece.type, piece.score)
+    prefix = files.config.values.get("add_prefix_space")
+    keys: dict[str, Any] = {
+        "tokenizer.ggml.add_space_prefix": prefix
+        if isinstance(prefix, bool)
+        else model.space_prefix
+    }
+    if not model.unigram:
+        return _Vocabulary("llama", table, keys)
+    keys["tokenizer.ggml.remove_extra_whitespaces"] = model.squeezes_spaces
+    if model.charsmap:
+        keys["tokenizer.ggml.precompiled_charsmap"] = np.frombuffer(model.charsmap, np.uint8)
+    return _Vocabulary("t5", table, keys)
+
+
+def _from_json(tokenizer: ConfigView, vocab: int, files: TokenizerConfig) -> _Vocabulary:
+    """A SentencePiece vocabulary out of the ``tokenizer.json`` that was made of it."""
+    model = _model(tokenizer)
+    kind = model.text("type", "BPE")
+    if kind == "Unigram":
+        pieces = _unigram_pieces(model)
+    elif kind == "BPE" and model.flag("byte_fallback", False):
+        pieces = _merged_pieces(model, vocab)
+    else:
+        raise ConvertError(
+            f"{tokenizer.path}: key 'model' is of type {kind!r} without bytes, which is not "
+            "supported; supported are byte-level BPE, BPE with byte fallback and Unigram"
+        )
+    normalizer = repr(tokenizer.values.get("normalizer"))
+    dummy = repr(tokenizer.values.get("pre_tokenizer"))
+    prefix = "'Prepend'" in normalizer or "'always'" in dummy or "'first'" in dummy
+    read = SentencePieceModel(
+        pieces,
+        unigram=kind == "Unigram",
+        space_prefix=prefix or ("'Metaspace'" in dummy and "prepend_scheme" not in dummy),
+        squeezes_spaces=" {2,}" in normalizer,
+        charsmap=_charsmap(tokenizer),
+    )
+    return _sentencepiece(tokenizer.path, read, vocab, files)
+
+
+def _unigram_pieces(model: ConfigView) -> list[Piece]:
+    listed = model.values.get("vocab")
+    unknown = model.values.get("unk_id")
+    try:
+        return [
+            Piece(str(text), float(score), _piece_type(str(text), index == unknown))
+            for index, (text, score) in enumerate(listed or ())
+        ]
+    except (TypeError, ValueError):
+        raise ConvertError(f"{model.path}: key 'vocab' is no list of pieces and scores") from None
+
+
+def _merged_pieces(model: ConfigView, size: int) -> list[Piece]:
+    """Pieces with scores that give the merges' order: the best pair makes the best piece."""
+    table = _Table.of_size(size)
+    vocab = _dictionary(model, "vocab")
+    _fill(table, model.path, vocab)
+    scores: dict[str, float] = {}
+    for rank, (left, right) in enumerate(_merges(model)):
+        scores.setdefault(left + right, -float(rank))
+    last, unknown = -float(len(scores)), model.text("unk_token", "")
+    return [
+        Piece(
+            text,
+            scores.get(text, last),
+            kind if kind == TokenType.UNUSED else _piece_type(text, text == unknown),
+        )
+        for text, kind in zip(table.tokens, table.types, strict=True)
+    ]
+
+
+def _piece_type(text: str, unknown: bool) -> int:
+    if unknown:
+        return int(TokenType.UNKNOWN)
+    is_byte = len(text) == 6 and text.startswith("<0x") and text.endswith(">")
+    return int(TokenType.BYTE if is_byte else TokenType.NORMAL)
+
+
+def _charsmap(tokenizer: ConfigView) -> bytes:
+    """The compiled table of a normaliser, if there is one."""
+    part = tokenizer.part("normalizer")
+    listed = [] if part is None else part.values.get("normalizers", [part.values])
+    for one in listed:
+        if isinstance(one, dict) and one.get("type") == "Precompiled":
+            try:
+                return base64.b64decode(one.get("precompiled_charsmap") or "", validate=True)
+            except (binascii.Error, TypeError):
+                raise ConvertError(
+                    f"{tokenizer.path}: key 'precompiled_charsmap' is no base64"
+                ) from None
+    return b""
+
+
+def _chat_templates(folder: Path, files: TokenizerConfig) -> dict[str, Any]:
+    """The chat template: of a file of its own, else of ``tokenizer_config.json``."""
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return {"tokenizer.chat_template": own.read_text(encoding="utf-8")}
+    old = folder / "chat_template.json"
+    found: Any = files.config.values.get("chat_template")
+    if found is None and old.is_file():
+        found = read_json(old).get("chat_template")
+    if isinstance(found, str):
+        return {"tokenizer.chat_template": found}
+    keys: dict[str, Any] = {}
+    names: list[str] = []
+    for one in found if isinstance(found, list) else ():
+        name, template = (
+            (one.get("name"), one.get("template")) if isinstance(one, dict) else ("", 0)
+        )
+        if not isinstance(name, str) or not isinstance(template, str):
+            raise ConvertError(f"{files.config.path}: key 'chat_template' is no list of templates")
+        if name == "default":
+            keys["tokenizer.chat_template"] = template
+        else:
+            names.append(name)
+            keys[f"tokenizer.chat_template.{name}"] = template
+    return keys | ({"tokenizer.chat_templates": names} if names else {})
+
+
+def sampling_keys(folder: Path) -> dict[str, Any]:
+    """What ``generation_config.json`` recommends for sampling."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    config = ConfigView(path, read_json(path))
+    if not config.flag("do_sample", True):
+        return {}
+    keys: dict[str, Any] = {}
+    for old, new in _SAMPLING.items():
+        value = config.values.get(old)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            keys[f"general.sampling.{new}"] = int(value) if old == "top_k" else float(value)
+    return keys
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
