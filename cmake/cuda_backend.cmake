@@ -12,8 +12,8 @@ set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_
                       csrc/backend/cuda/cuda_sampling.cpp csrc/backend/cuda/device_weight.cpp)
 set(cuda_kernel_sources
     csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/cache.cu
-    csrc/backend/cuda/kernels/matmul_float.cu csrc/backend/cuda/kernels/matmul_quantized.cu
-    csrc/backend/cuda/kernels/rows.cu csrc/backend/cuda/kernels/sampling.cu
+    csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu
+    csrc/backend/cuda/kernels/matmul_tensor.cu csrc/backend/cuda/kernels/rows.cu csrc/backend/cuda/kernels/sampling.cu
     csrc/backend/cuda/kernels/verify.cu)
 
 # Sets `reason` if nvcc cannot be used, else enables the language.

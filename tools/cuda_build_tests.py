@@ -17,7 +17,7 @@ from preset_build import configure_and_build, make_site
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cuda"
-HOT = ("multiply_quantized", "multiply_float", "attend", "quantize", "rms_norm")
+HOT = ("multiply_few", "multiply_tensor", "multiply_float", "attend", "quantize", "rms_norm")
 PROPERTIES = re.compile(r"Function properties for (\S+)\s+\d+ bytes stack frame, (\d+) bytes spill")
 
 

@@ -258,6 +258,29 @@ Array<float> embed_rows(const OpBackend& op, const std::string& dtype,
   return out.numpy({pass.rows, k});
 }
 
+// A norm and a product of its output in the same buffer, which is changed in between as `change`
+// says: "nothing", "add" (doubled) or "upload" (overwritten with x).
+Array<float> norm_then_matmul(const OpBackend& op, const Array<float>& x, const Array<float>& gain,
+                              const std::string& dtype, const Array<std::uint8_t>& raw,
+                              const std::string& change) {
+  check_shape("x", x, {-1, -1});
+  check_shape("gain", gain, {x.shape(1)});
+  const RawWeight raw_weight{dtype, raw};
+  const auto weight = load_weight(op, raw_weight, dim(x, 1));
+  const Floats in(op, x), scale(op, gain), normed(op, static_cast<std::size_t>(x.size())),
+      out(op, static_cast<std::size_t>(x.shape(0)) * weight->rows());
+  op.ops().rms_norm(op.ws(), dim(x, 0), dim(x, 1), in.data(), scale.data(), 1e-5f, normed.data());
+  if (change == "add") {
+    op.ops().add(op.ws(), x.size(), normed.data(), normed.data());
+  } else if (change == "upload") {
+    op.ops().upload(normed.data(), x.data(), static_cast<std::size_t>(x.size()) * sizeof(float));
+  } else if (change != "nothing") {
+    throw InvalidArgument(str("unknown change '", change, "'"));
+  }
+  op.ops().matmul(op.ws(), dim(x, 0), normed.data(), *weight, out.data());
+  return out.numpy({x.shape(0), static_cast<py::ssize_t>(weight->rows())});
+}
+
 Array<float> gated_mlp(const OpBackend& op, const Array<float>& x, const RawWeight& gate,
                        const RawWeight& up, const RawWeight& down) {
   check_shape("x", x, {-1, -1});
@@ -340,6 +363,8 @@ void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls) {
       .def("rms_norm", rms_norm, py::arg("x"), py::arg("gain"), py::arg("eps"))
       .def("embed_rows", embed_rows, py::arg("dtype"), py::arg("raw"), py::arg("k"),
            py::arg("tokens"))
+      .def("norm_then_matmul", norm_then_matmul, py::arg("x"), py::arg("gain"), py::arg("dtype"),
+           py::arg("raw"), py::arg("change"))
       .def("gated_mlp", gated_mlp, py::arg("x"), py::arg("gate"), py::arg("up"), py::arg("down"))
       .def("add", add, py::arg("x"), py::arg("y"))
       .def("copy_rows", copy_rows, py::arg("x"), py::arg("x_first"), py::arg("out"),

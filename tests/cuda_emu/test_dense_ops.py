@@ -12,9 +12,10 @@ from specdec_native import _core
 from support.backends import make_backend
 from support.weights import DTYPES, block_geometry, random_weight
 
-WIDTHS = [*range(1, 18), 32, 33]
-# (N, K): N no multiple of 32, K no multiple of the 8 blocks that a thread block has in flight.
-SHAPES = [(37, 256), (33, 64), (50, 96), (5, 896), (20, 40)]
+WIDTHS = [*range(1, 18), 32, 33, 64, 65]
+# (N, K): N no multiple of 32, nor of the 128 rows of a wide tile; K one block, an odd number of
+# blocks, no multiple of the 8 that a stage of a narrow product holds.
+SHAPES = [(37, 256), (130, 32), (50, 96), (5, 896), (34, 768), (20, 40)]
 CASES = [(t, n, k) for t in DTYPES for n, k in SHAPES if k % block_geometry(t)[0] == 0]
 
 
@@ -42,16 +43,26 @@ def test_products_at_every_width(emu, cpu, dtype, n, k):
     raw, _ = random_weight(dtype, n, k, seed=2)
     x = floats(max(WIDTHS), k)
     expected = cpu.matmul(dtype, raw, k, x)
-    widths = WIDTHS if (n, k) == SHAPES[0] else [1, 3, 17, 33]
+    widths = WIDTHS if (n, k) == SHAPES[0] else [1, 2, 3, 9, 17, 65]
     for width in widths:
         actual = emu.matmul(dtype, raw, k, x[:width])
         assert actual.tobytes() == expected[:width].tobytes(), f"width {width}"
 
 
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q5_1", "Q8_0", "F16"])
+def test_prefill_with_many_thread_blocks(emu, cpu, dtype):
+    # So many that a thread block of the wide product takes 128 rows, of which the last has too few.
+    n, k, width = 5000, 96, 200
+    raw, _ = random_weight(dtype, n, k, seed=2)
+    x = floats(width, k)
+    assert emu.matmul(dtype, raw, k, x).tobytes() == cpu.matmul(dtype, raw, k, x).tobytes()
+
+
+@pytest.mark.parametrize("width", [3, 20])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_products_are_near_the_reference(emu, ref, dtype):
+def test_products_are_near_the_reference(emu, ref, dtype, width):
     raw, weight = random_weight(dtype, 40, 512, seed=3)
-    x = floats(3, 512)
+    x = floats(width, 512)
     # Rounding activations to int8 moves a value by amax / 254 at most.
     bound = np.abs(x).max() / 254 * np.abs(weight).sum(axis=1) + 1e-3
     difference = np.abs(emu.matmul(dtype, raw, 512, x) - ref.matmul(dtype, raw, 512, x))
@@ -62,22 +73,26 @@ def test_products_are_near_the_reference(emu, ref, dtype):
 @pytest.mark.parametrize("size", [1e5, 1e-20, 1e-38, 1e-44, 0.0])
 def test_extreme_activations(emu, cpu, dtype, size):
     raw, _ = random_weight(dtype, 20, 256, seed=4)
-    x = floats(2, 256) * np.float32(size)
-    actual = emu.matmul(dtype, raw, 256, x)
-    assert np.all(np.isfinite(actual))
-    assert actual.tobytes() == cpu.matmul(dtype, raw, 256, x).tobytes()
+    x = floats(33, 256) * np.float32(size)
+    expected = cpu.matmul(dtype, raw, 256, x)
+    for width in [*range(1, 18), 33]:
+        actual = emu.matmul(dtype, raw, 256, x[:width])
+        assert np.all(np.isfinite(actual))
+        assert actual.tobytes() == expected[:width].tobytes(), f"width {width}"
 
 
 @pytest.mark.parametrize("dtype", ["Q4_0", "Q6_K", "Q4_1", "BF16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_nan_spoils_only_its_own_row(emu, dtype, value):
+@pytest.mark.parametrize("width", [2, 3, 20])
+def test_a_nan_spoils_only_its_own_row(emu, dtype, value, width):
     raw, _ = random_weight(dtype, 32, 256, seed=5)
-    x = floats(3, 256)
+    x = floats(width, 256)
     clean = emu.matmul(dtype, raw, 256, x)
     x[1, 7] = value
     spoilt = emu.matmul(dtype, raw, 256, x)
     assert np.all(~np.isfinite(spoilt[1]))
-    assert spoilt[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
+    others = [i for i in range(width) if i != 1]
+    assert spoilt[others].tobytes() == clean[others].tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,6 +109,17 @@ def test_rms_norm(emu, cpu, ref, cols):
     actual = emu.rms_norm(x, gain, 1e-5)
     assert actual.tobytes() == cpu.rms_norm(x, gain, 1e-5).tobytes()
     np.testing.assert_allclose(actual, ref.rms_norm(x, gain, 1e-5), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["nothing", "add", "upload"])
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q6_K", "F16"])
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_a_product_takes_its_input_as_it_is(emu, cpu, change, dtype, rows):
+    # The norm leaves its output as int8 for the product, which must not use it for other values.
+    raw, _ = random_weight(dtype, 37, 256, seed=5)
+    x, gain = floats(rows, 256, seed=6), floats(256, seed=7)
+    actual = emu.norm_then_matmul(x, gain, dtype, raw, change)
+    assert actual.tobytes() == cpu.norm_then_matmul(x, gain, dtype, raw, change).tobytes()
 
 
 def test_add(emu):

@@ -68,7 +68,7 @@ def test_the_library_never_prints_or_ends_the_process(path: Path) -> None:
 def test_operating_systems_are_named_in_core_only(path: Path) -> None:
     if layer_of(path) != "core":
         assert not re.findall(r"_WIN32|__linux__|__APPLE__|<unistd\.h>|<windows\.h>", code_of(path))
-    assert not re.findall(r"(?:ifdef|defined\(?)\s*\w*CUDA(?!CC)", code_of(path))
+    assert not re.findall(r"(?:ifdef|defined\(?)\s*\w*CUDA(?!CC|_ARCH__)", code_of(path))
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ CudaBackend::CudaBackend(std::string name, int device) : name_(std::move(name)),
 
 CudaWorkspace& CudaBackend::use(Workspace& workspace) const {
   select_device(device_);
-  return static_cast<CudaWorkspace&>(workspace);
+  auto& ws = static_cast<CudaWorkspace&>(workspace);
+  ws.begin_operation();
+  return ws;
 }
 
 std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) const {
@@ -67,6 +69,7 @@ std::unique_ptr<Workspace> CudaBackend::make_workspace() const {
 
 void CudaBackend::upload(void* destination, const void* host_source, std::size_t bytes) const {
   select_device(device_);
+  ++uploads_;
   copy_to_device(destination, host_source, bytes);
 }
 
@@ -91,12 +94,6 @@ void CudaBackend::embed_rows(Workspace& workspace, const Pass& pass, const Weigh
                    decoded.data() + i * cols, cols);
   }
   queue_copy_to_device(ws.stream(), out, decoded.data(), decoded.size() * sizeof(float));
-}
-
-void CudaBackend::rms_norm(Workspace& workspace, std::int32_t rows, std::int32_t cols,
-                           const float* x, const float* gain, float eps, float* out) const {
-  CudaWorkspace& ws = use(workspace);
-  if (rows > 0) queue_rms_norm(ws.stream(), rows, cols, x, gain, eps, out);
 }
 
 void CudaBackend::add(Workspace& workspace, std::int64_t count, float* x, const float* y) const {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend.h"
@@ -22,7 +24,6 @@ namespace specdec::cuda {
 enum class Area : int {
   kActValues,  // a quantised input of products
   kActScales,
-  kActSums,
   kArranged,  // an input of float products
   kGate,      // hidden rows of an MLP
   kUp,
@@ -43,6 +44,14 @@ enum class Area : int {
   kCount,
 };
 
+// The int8 form of x [rows, 32 * view.blocks], which the norm that made x has left.
+struct PreparedInput {
+  const float* x = nullptr;
+  int rows = 0;
+  ActivationView view;
+  std::uint64_t uploads = 0;  // CudaBackend::uploads() when it was made
+};
+
 // Grow-only scratch memory and the stream of one session.
 class CudaWorkspace final : public Workspace {
  public:
@@ -58,6 +67,15 @@ class CudaWorkspace final : public Workspace {
     return static_cast<T*>(grow(area, count * sizeof(T)));
   }
 
+  // Room for rows [rows, cols] as int8; valid until the next call.
+  ActivationView activations(int rows, std::size_t cols);
+
+  // What a norm leaves, `leave_prepared` as its last act, is for the next operation alone: any
+  // other may write to x.
+  void begin_operation() { prepared_ = std::exchange(left_, {}); }
+  void leave_prepared(const PreparedInput& input) { left_ = input; }
+  const PreparedInput& prepared() const { return prepared_; }
+
   // The tree whose paths lie in Area::kPaths: the layers of a pass share one upload.
   std::vector<std::int32_t> uploaded_parents;
 
@@ -66,6 +84,7 @@ class CudaWorkspace final : public Workspace {
 
   int device_;
   Stream stream_;
+  PreparedInput prepared_, left_;
   std::array<DeviceMemory, static_cast<std::size_t>(Area::kCount)> areas_;
 };
 
@@ -119,11 +138,12 @@ class CudaBackend final : public Backend {
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
 
  private:
-  // The workspace, its device made that of the calling thread.
+  // The workspace at the start of an operation, its device made that of the calling thread.
   CudaWorkspace& use(Workspace& workspace) const;
 
   std::string name_;
   int device_;
+  mutable std::atomic<std::uint64_t> uploads_ = 0;  // so far, to any memory
 };
 
 }  // namespace specdec::cuda

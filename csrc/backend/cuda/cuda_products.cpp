@@ -6,33 +6,66 @@
 namespace specdec::cuda {
 namespace {
 
+struct Product {
+  const Weight* weight;
+  float* out;  // [rows, N]
+};
+
+// outs = x W^T for weights of one quantised type and one K.
+void multiply_quantized(StreamHandle stream, std::span<const Product> products,
+                        const ActivationView& x, int rows) {
+  QuantizedProducts all;
+  for (const Product& product : products) {
+    all.weights[all.count] = as_device(*product.weight).quantized();
+    all.outs[all.count++] = product.out;
+  }
+  const DType dtype = products[0].weight->dtype();
+  if (rows <= kFewColumns) {
+    queue_multiply_few(stream, dtype, all, x, rows);
+  } else {
+    queue_multiply_tensor(stream, dtype, all, x, rows);
+  }
+}
+
 // The input x [rows, K] of products, in the forms that their weights want; made when first needed.
 class Input {
  public:
-  Input(CudaWorkspace& ws, int rows, const float* x) : ws_(ws), rows_(rows), x_(x) {}
+  // uploads: CudaBackend's count of them
+  Input(CudaWorkspace& ws, int rows, const float* x, std::uint64_t uploads)
+      : ws_(ws), rows_(rows), x_(x) {
+    const PreparedInput& prepared = ws.prepared();
+    if (prepared.x == x && prepared.rows == rows && prepared.uploads == uploads) {
+      quantized_ = prepared.view;
+    }
+  }
 
-  // out [rows, N] = x W^T
-  void multiply(const Weight& weight, float* out) {
-    const DeviceWeight& w = as_device(weight);
-    if (is_quantized(w.dtype())) {
-      queue_multiply(ws_.stream(), w.dtype(), w.quantized(), quantized(w.cols()), rows_, out);
-    } else {
-      const std::size_t value_bytes = dtype_info(w.dtype()).block_bytes;
-      queue_multiply(ws_.stream(), w.dtype(), w.floats(),
-                     arranged(w.cols(), values_per_lane(value_bytes)), rows_, out);
+  // Neighbours of one quantised type go in one launch. All have the same K.
+  void multiply(std::span<const Product> products) {
+    while (!products.empty()) {
+      const Weight& first = *products[0].weight;
+      std::size_t count = 1;
+      if (is_quantized(first.dtype())) {
+        while (count < products.size() && count < QuantizedProducts::kMost &&
+               products[count].weight->dtype() == first.dtype()) {
+          ++count;
+        }
+        multiply_quantized(ws_.stream(), products.first(count), quantized(first.cols()), rows_);
+      } else {
+        const DeviceWeight& w = as_device(first);
+        const std::size_t value_bytes = dtype_info(w.dtype()).block_bytes;
+        queue_multiply(ws_.stream(), w.dtype(), w.floats(),
+                       arranged(w.cols(), values_per_lane(value_bytes)), rows_, products[0].out);
+      }
+      products = products.subspan(count);
     }
   }
 
  private:
-  ActivationView quantized(std::size_t cols) {
-    if (quantized_.values != nullptr) return quantized_;
-    const auto rows = static_cast<std::size_t>(rows_);
-    const std::size_t blocks = cols / kBlockValues;
-    auto* values = ws_.get<std::int8_t>(Area::kActValues, rows * cols);
-    auto* d = ws_.get<float>(Area::kActScales, rows * blocks);
-    auto* sums = ws_.get<int>(Area::kActSums, rows * blocks * 2);
-    queue_quantize(ws_.stream(), rows_, static_cast<int>(blocks), x_, values, d, sums);
-    quantized_ = {values, d, sums};
+  const ActivationView& quantized(std::size_t cols) {
+    if (static_cast<std::size_t>(quantized_.blocks) * kBlockValues != cols) {
+      quantized_ = ws_.activations(rows_, cols);
+      queue_quantize(ws_.stream(), rows_, x_, quantized_);
+    }
     return quantized_;
   }
 
@@ -57,10 +90,29 @@ class Input {
 
 }  // namespace
 
+ActivationView CudaWorkspace::activations(int rows, std::size_t cols) {
+  const std::size_t columns = static_cast<std::size_t>(octets_of(rows)) * kOctet;
+  const std::size_t blocks = cols / kBlockValues;
+  return {get<std::int8_t>(Area::kActValues, columns * cols),
+          get<ColumnScales>(Area::kActScales, columns * blocks), static_cast<int>(blocks)};
+}
+
+// The int8 form comes along: the product that follows, if it is a quantised one, needs no kernel of
+// its own for it.
+void CudaBackend::rms_norm(Workspace& workspace, std::int32_t rows, std::int32_t cols,
+                           const float* x, const float* gain, float eps, float* out) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows <= 0) return;
+  ActivationView quantized;
+  if (cols % kBlockValues == 0) quantized = ws.activations(rows, static_cast<std::size_t>(cols));
+  queue_rms_norm(ws.stream(), rows, cols, x, gain, eps, out, quantized);
+  ws.leave_prepared({out, rows, quantized, uploads_});
+}
+
 void CudaBackend::matmul(Workspace& workspace, std::int32_t rows, const float* x,
                          const Weight& weight, float* out) const {
   CudaWorkspace& ws = use(workspace);
-  if (rows > 0) Input(ws, rows, x).multiply(weight, out);
+  if (rows > 0) Input(ws, rows, x, uploads_).multiply(std::array{Product{&weight, out}});
 }
 
 void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float* x,
@@ -68,14 +120,20 @@ void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float
   SPECDEC_CHECK(weights.activation == Activation::kSilu, "unknown activation");
   CudaWorkspace& ws = use(workspace);
   if (rows <= 0) return;
-  const std::size_t count = static_cast<std::size_t>(rows) * weights.gate->rows();
+  const std::size_t width = weights.gate->rows(), count = static_cast<std::size_t>(rows) * width;
   float* gate = ws.get<float>(Area::kGate, count);  // [M, F]
   float* up = ws.get<float>(Area::kUp, count);
-  Input input(ws, rows, x);
-  input.multiply(*weights.gate, gate);
-  input.multiply(*weights.up, up);
-  queue_silu_mul(ws.stream(), static_cast<std::int64_t>(count), gate, up);
-  Input(ws, rows, gate).multiply(*weights.down, out);
+  Input(ws, rows, x, uploads_)
+      .multiply(std::array{Product{weights.gate, gate}, Product{weights.up, up}});
+  const Product down{weights.down, out};
+  if (is_quantized(weights.down->dtype())) {
+    const ActivationView hidden = ws.activations(rows, width);
+    queue_silu_mul_quantize(ws.stream(), rows, gate, up, hidden);
+    multiply_quantized(ws.stream(), {&down, 1}, hidden, rows);
+  } else {
+    queue_silu_mul(ws.stream(), static_cast<std::int64_t>(count), gate, up);
+    Input(ws, rows, gate, uploads_).multiply({&down, 1});
+  }
 }
 
 void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::int32_t layer,
@@ -87,10 +145,9 @@ void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::in
   const std::size_t kv_width = weights.k->rows();  // Hkv * D
   float* keys = ws.get<float>(Area::kKeys, static_cast<std::size_t>(pass.rows) * kv_width);
   float* values = ws.get<float>(Area::kValues, static_cast<std::size_t>(pass.rows) * kv_width);
-  Input input(ws, pass.rows, x);
-  input.multiply(*weights.q, q_out);
-  input.multiply(*weights.k, keys);
-  input.multiply(*weights.v, values);
+  Input(ws, pass.rows, x, uploads_)
+      .multiply(std::array{Product{weights.q, q_out}, Product{weights.k, keys},
+                           Product{weights.v, values}});
   const RotaryShape rotary{shape.heads, shape.kv_heads, shape.head_dim, shape.rope_dims,
                            shape.rope_layout == RopeLayout::kInterleaved};
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {

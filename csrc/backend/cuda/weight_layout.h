@@ -118,11 +118,27 @@ SPECDEC_HD constexpr int runs_of(int cols, int per_lane) {
   return (cols + kVirtualLanes * per_lane - 1) / (kVirtualLanes * per_lane);
 }
 
-// Activations [M, K] as int8 in blocks of 32: x ~ d * q.
-struct ActivationView {
-  const std::int8_t* values = nullptr;  // [M, K]
-  const float* d = nullptr;             // [M, K / 32]
-  const int* sums = nullptr;            // [M, K / 32, 2]: of the values of each half block
+// Activations [M, K] as int8 in blocks of 32: x ~ d * q. The M rows are the columns of a product;
+// they go in octets, as products of matrices want them, and zeros fill up the last one.
+inline constexpr int kOctet = 8;
+
+struct alignas(16) ColumnScales {
+  float d = 0.0f;
+  float sum = 0.0f;                   // d * float(sum of q)
+  float first = 0.0f, second = 0.0f;  // the same over q of each half block
 };
+struct ActivationView {
+  // [octets, K / 32, 8 columns, 32]; the quads of a block lie in the order 0 4 1 5 2 6 3 7, so that
+  // a lane reads quads t and t + 4 at once.
+  std::int8_t* values = nullptr;
+  ColumnScales* scales = nullptr;  // [octets, K / 32, 8]
+  int blocks = 0;                  // K / 32
+};
+inline constexpr int kOctetValueBytes = kOctet * kBlockValues;  // of one block
+inline constexpr int kOctetScaleBytes = kOctet * static_cast<int>(sizeof(ColumnScales));
+
+SPECDEC_HD constexpr int octets_of(int columns) { return (columns + kOctet - 1) / kOctet; }
+// Where quad q of a block lies.
+SPECDEC_HD constexpr int quad_place(int q) { return q < 4 ? 2 * q : 2 * (q - 4) + 1; }
 
 }  // namespace specdec::cuda

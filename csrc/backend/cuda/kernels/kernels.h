@@ -12,9 +12,10 @@ namespace specdec::cuda {
 
 // --- rows.cu ---
 
-// out[i, k] = (x[i, k] / sqrt(mean(x[i]^2) + eps)) * gain[k]. x, out [rows, cols], may be the same
+// out[i, k] = (x[i, k] / sqrt(mean(x[i]^2) + eps)) * gain[k]. x, out [rows, cols], may be the same.
+// quantized, unless empty: the same as int8
 void queue_rms_norm(StreamHandle stream, int rows, int cols, const float* x, const float* gain,
-                    float eps, float* out);
+                    float eps, float* out, const ActivationView& quantized);
 // x += y. [count]
 void queue_add(StreamHandle stream, std::int64_t count, float* x, const float* y);
 // out[i * out_stride + k] = x[i * x_stride + k], k in [0, cols)
@@ -28,15 +29,28 @@ void queue_scatter(StreamHandle stream, int count, const float* logits, const in
                    float* out);
 // gate = silu(gate) * up. [count]
 void queue_silu_mul(StreamHandle stream, std::int64_t count, float* gate, const float* up);
+// x [rows, 32 * out.blocks] as int8.
+void queue_quantize(StreamHandle stream, int rows, const float* x, const ActivationView& out);
+// The same of silu(gate) * up. gate, up [rows, 32 * out.blocks]
+void queue_silu_mul_quantize(StreamHandle stream, int rows, const float* gate, const float* up,
+                             const ActivationView& out);
 
-// --- matmul_quantized.cu ---
+// --- products with quantised weights ---
 
-// x [rows, 32 * blocks] as int8: q [rows, K], d [rows, blocks], sums [rows, blocks, 2]
-void queue_quantize(StreamHandle stream, int rows, int blocks, const float* x, std::int8_t* q,
-                    float* d, int* sums);
-// out [rows, N] = x W^T
-void queue_multiply(StreamHandle stream, DType dtype, const QuantizedView& weight,
-                    const ActivationView& x, int rows, float* out);
+// Weights of one type and one K that multiply the same x, in one launch: outs[i] [M, N_i].
+struct QuantizedProducts {
+  static constexpr int kMost = 3;
+  QuantizedView weights[kMost];
+  float* outs[kMost] = {};
+  int count = 0;
+};
+inline constexpr int kFewColumns = 2;
+
+// matmul_few.cu: up to kFewColumns columns; matmul_tensor.cu: any number. The bits are the same.
+void queue_multiply_few(StreamHandle stream, DType dtype, const QuantizedProducts& products,
+                        const ActivationView& x, int columns);
+void queue_multiply_tensor(StreamHandle stream, DType dtype, const QuantizedProducts& products,
+                           const ActivationView& x, int columns);
 
 // --- matmul_float.cu ---
 

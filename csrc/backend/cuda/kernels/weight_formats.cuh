@@ -5,6 +5,8 @@
 #include "backend/cuda/device_code.h"
 #include "backend/cuda/weight_layout.h"
 #include "core/codebooks.h"
+#include "core/dtype.h"
+#include "core/error.h"
 #include "core/half.h"
 
 namespace specdec::cuda {
@@ -72,6 +74,40 @@ __device__ __forceinline__ void read_planes(const std::uint8_t* block, int row, 
   }
 }
 
+// Quads t and t + 4 of a row: what a lane gives to a product of matrices.
+template <Planes kPlanes>
+__device__ __forceinline__ void read_pair(const std::uint8_t* block, int row, int t,
+                                          unsigned (&out)[2]) {
+  constexpr int kNibbleField = 16 * kGroupRows, kPairField = 8 * kGroupRows;
+  constexpr bool kOfPairs = kPlanes == Planes::kPairs || kPlanes == Planes::kPairsAndBits;
+  if constexpr (kPlanes == Planes::kBytes) {
+    out[0] = load_as<unsigned>(block + 16 * row + 4 * t);
+    out[1] = load_as<unsigned>(block + kNibbleField + 16 * row + 4 * t);
+    return;
+  }
+  if constexpr (kOfPairs) {
+    const uint2 pairs = load_as<uint2>(block + 8 * row);
+    out[0] = (pairs.x >> (2 * t)) & 0x03030303u;
+    out[1] = (pairs.y >> (2 * t)) & 0x03030303u;
+  } else {
+    const unsigned word = load_as<unsigned>(block + 16 * row + 4 * t);
+    out[0] = word & 0x0f0f0f0fu;
+    out[1] = (word >> 4) & 0x0f0f0f0fu;
+  }
+  if constexpr (kPlanes == Planes::kNibblesAndPairs) {
+    const uint2 pairs = load_as<uint2>(block + kNibbleField + 8 * row);
+    out[0] |= ((pairs.x >> (2 * t)) & 0x03030303u) << 4;
+    out[1] |= ((pairs.y >> (2 * t)) & 0x03030303u) << 4;
+  }
+  if constexpr (kPlanes == Planes::kNibblesAndBits || kPlanes == Planes::kPairsAndBits) {
+    constexpr int kTo = kOfPairs ? 2 : 4;
+    const unsigned bits =
+        load_as<unsigned>(block + (kOfPairs ? kPairField : kNibbleField) + 4 * row);
+    out[0] |= ((bits >> t) & 0x01010101u) << kTo;
+    out[1] |= ((bits >> (t + 4)) & 0x01010101u) << kTo;
+  }
+}
+
 // values[4i..4i+3] of a codebook as a word.
 SPECDEC_HD constexpr unsigned codebook_word(const Codebook& book, int i) {
   unsigned word = 0;
@@ -127,13 +163,26 @@ struct Format {
   static constexpr bool kHasCodebook = kBook.bits != 0;
   static constexpr float kUnit = kBook.unit;
 
-  // block: kPlaneBytes
+  // Four stored integers as signed bytes.
+  __device__ __forceinline__ static unsigned to_signed(unsigned stored) {
+    if constexpr (kHasCodebook) return look_up<kBook>(stored);
+    if constexpr (kZeroPoint == 0) return stored;
+    // Byte by byte: the top bits keep the bytes from borrowing of each other.
+    return ((stored | 0x80808080u) - 0x01010101u * kZeroPoint) ^ 0x80808080u;
+  }
+
+  // The values of a row. block: kPlaneBytes
   __device__ __forceinline__ static void values(const std::uint8_t* block, int row, Quads* out) {
     read_planes<kPlanes>(block, row, out);
-    if constexpr (kHasCodebook) {
 #pragma unroll
-      for (int q = 0; q < 8; ++q) out->word[q] = look_up<kBook>(out->word[q]);
-    }
+    for (int q = 0; q < 8; ++q) out->word[q] = to_signed(out->word[q]);
+  }
+  // Of these, quads t and t + 4.
+  __device__ __forceinline__ static void pair(const std::uint8_t* block, int row, int t,
+                                              unsigned (&out)[2]) {
+    read_pair<kPlanes>(block, row, t, out);
+    out[0] = to_signed(out[0]);
+    out[1] = to_signed(out[1]);
   }
 
   // scales: kScaleBytes; header: kHeaderBytes. Every product here is exact in float.
@@ -194,5 +243,56 @@ using FormatIQ2_XXS = Format<Planes::kPairsAndBits, Scales::kSuper, 0, kCodebook
 using FormatIQ2_XS = Format<Planes::kPairsAndBits, Scales::kOddHalves, 0, kCodebookIQ2>;  // and _S
 using FormatIQ1_S = Format<Planes::kPairsAndBits, Scales::kSuper, 0, kCodebookIQ1>;
 using FormatIQ1_M = Format<Planes::kPairsAndBits, Scales::kOddHalves, 0, kCodebookIQ1>;
+
+// f.operator()<Format of the type>(). Throws for a float type.
+template <class F>
+void with_format(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return f.template operator()<FormatQ4_0>();
+    case DType::kQ4_1:
+      return f.template operator()<FormatQ4_1>();
+    case DType::kQ5_0:
+      return f.template operator()<FormatQ5_0>();
+    case DType::kQ5_1:
+      return f.template operator()<FormatQ5_1>();
+    case DType::kQ8_0:
+      return f.template operator()<FormatQ8_0>();
+    case DType::kQ2_K:
+      return f.template operator()<FormatQ2_K>();
+    case DType::kQ3_K:
+      return f.template operator()<FormatQ3_K>();
+    case DType::kQ4_K:
+      return f.template operator()<FormatQ4_K>();
+    case DType::kQ5_K:
+      return f.template operator()<FormatQ5_K>();
+    case DType::kQ6_K:
+      return f.template operator()<FormatQ6_K>();
+    case DType::kIQ4_NL:
+      return f.template operator()<FormatIQ4_NL>();
+    case DType::kMXFP4:
+      return f.template operator()<FormatMXFP4>();
+    case DType::kIQ4_XS:
+      return f.template operator()<FormatIQ4_XS>();
+    case DType::kIQ3_XXS:
+      return f.template operator()<FormatIQ3_XXS>();
+    case DType::kIQ3_S:
+      return f.template operator()<FormatIQ3_S>();
+    case DType::kIQ2_XXS:
+      return f.template operator()<FormatIQ2_XXS>();
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+      return f.template operator()<FormatIQ2_XS>();
+    case DType::kIQ1_S:
+      return f.template operator()<FormatIQ1_S>();
+    case DType::kIQ1_M:
+      return f.template operator()<FormatIQ1_M>();
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      break;
+  }
+  throw InternalError("a float type in a quantised product");
+}
 
 }  // namespace specdec::cuda

@@ -1,0 +1,116 @@
+// What the products with quantised weights share: which weight a thread block works on, and the
+// stages in which weights come into shared memory ahead of their use.
+#pragma once
+
+#include "backend/cuda/device_code.h"
+#include "backend/cuda/device_instructions.h"
+#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/weight_formats.cuh"
+
+namespace specdec::cuda {
+
+// Shared memory of a thread block that every device has without asking for more.
+inline constexpr int kSharedLimit = 48 * 1024;
+inline constexpr int kMaxStages = 8;  // copy_async_wait knows up to kMaxStages - 2 pending groups
+
+// The weight that thread block `block` works on, and which of its blocks it is; a weight has one
+// for every `groups` groups of rows.
+struct ProductPart {
+  QuantizedView weight;
+  float* out;
+  int block;
+};
+SPECDEC_HD constexpr int product_blocks(int rows, int groups) {
+  return (rows + groups * kGroupRows - 1) / (groups * kGroupRows);
+}
+__device__ __forceinline__ ProductPart find_part(const QuantizedProducts& all, int block,
+                                                 int groups) {
+  ProductPart part = {all.weights[0], all.outs[0], block};
+  int at = 0;
+#pragma unroll
+  for (int i = 1; i < QuantizedProducts::kMost; ++i) {
+    const int before = product_blocks(all.weights[i - 1].rows, groups);
+    if (at == i - 1 && i < all.count && part.block >= before) {
+      part = {all.weights[i], all.outs[i], part.block - before};
+      at = i;
+    }
+  }
+  return part;
+}
+
+// Asks for `bytes` bytes, a multiple of 16 and mostly kFull, by the whole thread block. kThreads:
+// of the block, or 0 if they are not known.
+template <int kFull, int kThreads>
+__device__ __forceinline__ void copy_run(std::uint8_t* to, const void* from, int bytes) {
+  const auto* source = static_cast<const std::uint8_t*>(from);
+  const int first = 16 * static_cast<int>(threadIdx.x);
+  if constexpr (kThreads > 0) {
+    if (bytes == kFull) {
+#pragma unroll
+      for (int at = 0; at < kFull; at += 16 * kThreads) {
+        if (at + first < kFull) copy_async_16(to + at + first, source + at + first);
+      }
+      return;
+    }
+  }
+#pragma unroll 1
+  for (int at = first; at < bytes; at += 16 * static_cast<int>(blockDim.x)) {
+    copy_async_16(to + at, source + at);
+  }
+}
+
+// The place after `slot` in a ring of `stages`.
+__device__ __forceinline__ int next_slot(int slot, int stages) {
+  return slot + 1 == stages ? 0 : slot + 1;
+}
+
+// A group of 32 rows in a stage of kBlocks blocks of K: planes, scales, header.
+template <class F, int kBlocks, int kThreads>
+struct StagedGroup {
+  static constexpr int kScalesAt = kBlocks * F::kPlaneBytes;
+  static constexpr int kHeaderAt = kScalesAt + kBlocks * F::kScaleBytes;
+  static constexpr int kBytes = kHeaderAt + F::kHeaderBytes;
+
+  // Blocks [first, first + count) of a group. A stage lies within one superblock.
+  __device__ __forceinline__ static void copy(const QuantizedView& w, int group, int first,
+                                              int count, std::uint8_t* to) {
+    const std::size_t block = static_cast<std::size_t>(group) * w.blocks + first;
+    copy_run<kScalesAt, kThreads>(to, w.planes + block * F::kPlaneBytes, count * F::kPlaneBytes);
+    copy_run<kHeaderAt - kScalesAt, kThreads>(to + kScalesAt, w.scales + block * F::kScaleBytes,
+                                              count * F::kScaleBytes);
+    if constexpr (F::kHeaderBytes > 0) {
+      const std::size_t super =
+          static_cast<std::size_t>(group) * (w.blocks / kSubBlocks) + first / kSubBlocks;
+      copy_run<F::kHeaderBytes, kThreads>(to + kHeaderAt, w.headers + super * F::kHeaderBytes,
+                                          F::kHeaderBytes);
+    }
+  }
+  __device__ __forceinline__ static const std::uint8_t* planes(const std::uint8_t* group, int b) {
+    return group + b * F::kPlaneBytes;
+  }
+  __device__ __forceinline__ static RowScales scales(const std::uint8_t* group, int b, int row) {
+    return F::scales(group + kScalesAt + b * F::kScaleBytes, group + kHeaderAt, row);
+  }
+};
+
+// How many stages of `bytes` fit beside `other` bytes of shared memory.
+inline int stages_that_fit(int bytes, int other) {
+  const int fitting = (kSharedLimit - other) / bytes;
+  return fitting < kMaxStages ? fitting : kMaxStages;
+}
+
+// The terms of one block of K, in the order of backend/README.md: first the dots of each part, then
+// the minima. d, m: of the weights' row, by part; dots: exact integers as floats.
+template <class F>
+__device__ __forceinline__ float add_block(float acc, const float* d, const float* m,
+                                           const float* dots, const ColumnScales& x) {
+#pragma unroll
+  for (int part = 0; part < F::kParts; ++part) acc = fmaf(d[part] * x.d, dots[part], acc);
+  if constexpr (F::kMins) {
+    acc = fmaf(m[0], F::kHalves ? x.first : x.sum, acc);
+    if constexpr (F::kHalves) acc = fmaf(m[1], x.second, acc);
+  }
+  return acc;
+}
+
+}  // namespace specdec::cuda
