@@ -209,14 +209,14 @@ CASES: dict[str, Case] = {
         "gemma-spm",
         "bfloat16",
     ),
-    "phi3": Case(_phi3(sliding_window=16, num_key_value_heads=4), "llama-spm"),
+    "phi3": Case(_phi3(sliding_window=16, num_key_value_heads=4), "phi3-spm"),
     "phi3-longrope": Case(
         _phi3(
             rope_scaling=_long_rope(8, "longrope"),
             original_max_position_embeddings=32,
             sliding_window=None,
         ),
-        "llama-spm",
+        "phi3-spm",
         n_ctx=(32, 64),
     ),
     "phi4-mini": Case(

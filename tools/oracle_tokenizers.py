@@ -101,6 +101,7 @@ class SentencePieceKind:
     """What distinguishes one tokenizer.model from another."""
 
     specials: tuple[tuple[str, int], ...]  # leading pieces and their types
+    added: tuple[str, ...] = ()  # control tokens behind the pieces
     unigram: bool = False
     dummy_prefix: bool = True
     add_bos: bool = True
@@ -108,8 +109,14 @@ class SentencePieceKind:
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE, _NORMAL = 2, 3, 4, 6, 1  # types of a piece
 
+_LLAMA_SPECIALS = (("<unk>", _UNKNOWN), ("<s>", _CONTROL), ("</s>", _CONTROL))
+
 _SENTENCEPIECE: dict[str, SentencePieceKind] = {
-    "llama-spm": SentencePieceKind((("<unk>", _UNKNOWN), ("<s>", _CONTROL), ("</s>", _CONTROL))),
+    "llama-spm": SentencePieceKind(_LLAMA_SPECIALS),
+    "llama-unigram": SentencePieceKind(_LLAMA_SPECIALS, unigram=True),
+    "phi3-spm": SentencePieceKind(
+        _LLAMA_SPECIALS, ("<|endoftext|>", "<|user|>", "<|assistant|>", "<|end|>")
+    ),
     "gemma-spm": SentencePieceKind(
         (
             ("<pad>", _CONTROL),
@@ -199,8 +206,9 @@ def _added(index: int, text: str) -> dict[str, Any]:
 def _write_sentencepiece(folder: Path, kind: SentencePieceKind, vocab: int) -> None:
     pieces = [(text, 0.0, form) for text, form in kind.specials]
     pieces += [(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256)]
-    words = ["\u2581", "e", "t", "a", "o", "\u2581t", "he", "\u2581the", "in", "er", "an"]
-    words += [chr(ord("A") + i) for i in range(26)]
+    # Pieces that others merge to first, then single characters, as training gives them.
+    words = ["\u2581t", "he", "in", "er", "\u2581a", "\u2581the", "re", "on", "an", "\u2581\u2581"]
+    words += list("\u2581ehtinraos") + [chr(ord("A") + i) for i in range(26)]
     for i, word in enumerate(words[: vocab - len(pieces)]):
         pieces.append((word, -float(i), _NORMAL))
     (folder / "tokenizer.model").write_bytes(
@@ -212,6 +220,9 @@ def _write_sentencepiece(folder: Path, kind: SentencePieceKind, vocab: int) -> N
     decoder = {
         str(i): {**_added(i, text), "special": form != _USER_DEFINED}
         for i, (text, form) in enumerate(kind.specials)
+    }
+    decoder |= {
+        str(len(pieces) + i): _added(len(pieces) + i, text) for i, text in enumerate(kind.added)
     }
     for one in decoder.values():
         del one["id"]
