@@ -9,7 +9,7 @@ import typer
 
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
 from specdec_native.cli.options import JsonOption, ThreadsOption
-from specdec_native.convert import CONVERT_TYPES, ConvertResult
+from specdec_native.convert import CONVERT_TYPES, ConvertResult, parse_size
 from specdec_native.convert import convert as convert_checkpoint
 
 __all__ = ["convert"]
@@ -53,9 +53,10 @@ def convert(
     with usage_errors():
         if type_name.lower() not in CONVERT_TYPES:
             raise ValueError(f"type is {type_name!r}; known are {_KNOWN}")
+        size = parse_size(split_size)
     with reported_errors():
         result = convert_checkpoint(
-            folder, out, type_name, target=target, split_size=split_size, threads=threads
+            folder, out, type_name, target=target, split_size=size, threads=threads
         )
         if as_json:
             files = [str(path) for path in result.files]

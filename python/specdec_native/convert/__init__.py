@@ -20,7 +20,7 @@ from specdec_native.convert.target import Target
 from specdec_native.models import resolve_model
 from specdec_native.progress import ProgressOption, open_progress
 
-__all__ = ["CONVERT_TYPES", "FAMILIES", "ConvertResult", "convert"]
+__all__ = ["CONVERT_TYPES", "FAMILIES", "ConvertResult", "convert", "parse_size"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -99,7 +99,7 @@ def convert(
     name = type.lower()
     if name not in CONVERT_TYPES:
         raise ValueError(f"type is {type!r}; known are {', '.join(CONVERT_TYPES)}")
-    most = _bytes_of(split_size)
+    most = parse_size(split_size)
     model = None if target is None else Target.open(resolve_model(target))
     destination = Path(os.fspath(out)).expanduser()
     with Checkpoint.open(Path(os.fspath(checkpoint)).expanduser()) as source:
@@ -132,8 +132,8 @@ def _plan(source: Checkpoint, target: Target | None, type_name: str) -> tuple[st
     return plan_model(source, type_name)
 
 
-def _bytes_of(size: int | str | None) -> int | None:
-    """A size in bytes.
+def parse_size(size: int | str | None) -> int | None:
+    """A size in bytes, as a number or as in "2G".
 
     Raises:
         ValueError: It is none.
