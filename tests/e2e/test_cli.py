@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from make_tiny_heads import make_medusa
-from oracle_checkpoint import read_oracle, write_checkpoint
 from specdec_native import Generator
 from specdec_native.bench.prediction import expected_speedup, predict_speedups
 
@@ -442,23 +441,9 @@ def test_convert_and_draft_with_heads(run: Run, tiny_model: Path, tmp_path: Path
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["stats"]["drafted"] > 0
     assert run("convert", folder, out, "--type", "q9").returncode == 2
-    assert run("convert", folder, out, "--split-size", "much").returncode == 2
     done = run("convert", tmp_path, out)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "config.json" in done.stderr
-
-
-def test_convert_a_model(run: Run, tmp_path: Path) -> None:
-    folder = write_checkpoint(read_oracle("llama"), tmp_path / "hf")
-    done = run("convert", folder, tmp_path / "m.gguf", "--type", "q4_k_m")
-    assert done.returncode == 0, done.stderr
-    assert "m.gguf: llama model, 21 tensors" in done.stdout
-    assert "are Q5_0, since their rows are no whole blocks of q4_k_m" in done.stderr
-    split = ("--split-size", "40K", "--json")
-    result = result_of(run("convert", folder, tmp_path / "s.gguf", "-t", "q8_0", *split))
-    assert len(result["files"]) > 1
-    assert result["path"] == result["files"][0]
-    assert result["fallbacks"] == {}
 
 
 def test_layers_are_searched_and_used(run: Run, tiny_model: Path, tmp_path: Path) -> None:
