@@ -206,18 +206,30 @@ void bind_typed_metadata(py::module_ m) {
 
 void bind_gguf(py::module_& m) {
   bind_tensor_info(m);
-  py::class_<GgufHandle>(m, "GgufFile", "A GGUF file, memory-mapped and checked when opened.")
+  py::class_<GgufHandle>(m, "GgufFile",
+                         "A GGUF file or the parts of a split one, mapped and checked when opened.")
       .def(py::init([](const py::object& path) {
              const std::string bytes = path_bytes(path);
              const py::gil_scoped_release unlocked;
              return GgufHandle{GgufFile::open(bytes), {}};
            }),
-           py::arg("path"), "Open `path`; raises GgufError for a damaged or unsupported file.")
+           py::arg("path"),
+           "Open `path`, of a split model any part; raises GgufError for a damaged file.")
       .def_property_readonly(
           "path",
           [](const GgufHandle& self) {
             return py::module_::import("os").attr("fsdecode")(py::bytes(self.file->path()));
           })
+      .def_property_readonly(
+          "paths",
+          [](const GgufHandle& self) {
+            const py::object decode = py::module_::import("os").attr("fsdecode");
+            std::vector<py::str> all;
+            for (const std::string& path : self.file->paths())
+              all.push_back(decode(py::bytes(path)));
+            return all;
+          },
+          "The files of a split model, in order; one file else.")
       .def_property_readonly("version", [](const GgufHandle& self) { return self.file->version(); })
       .def_property_readonly("alignment",
                              [](const GgufHandle& self) { return self.file->alignment(); })

@@ -31,7 +31,8 @@ py::str name_of(const std::string& bytes) {
 }
 
 QuantizeResult quantize(const py::bytes& in, const py::bytes& out, const std::string& recipe,
-                        bool pure, int threads, const py::object& progress) {
+                        bool pure, int threads, std::uint64_t max_bytes,
+                        const py::object& progress) {
   QuantizeProgress report;
   if (!progress.is_none()) {
     report = [&progress](double fraction) {
@@ -41,7 +42,7 @@ QuantizeResult quantize(const py::bytes& in, const py::bytes& out, const std::st
     };
   }
   const std::string in_path = in, out_path = out;
-  const QuantizeOptions options = {recipe, pure, threads};
+  const QuantizeOptions options = {recipe, pure, threads, max_bytes};
   const py::gil_scoped_release release;
   return quantize_file(in_path, out_path, options, report);
 }
@@ -120,11 +121,16 @@ void bind_quantize(py::module_& m) {
       .def_readonly("bytes_before", &QuantizedTensor::bytes_before)
       .def_readonly("bytes_after", &QuantizedTensor::bytes_after);
   py::class_<QuantizeResult>(m, "QuantizeResult", "What quantize_file did.")
+      .def_property_readonly("paths",
+                             [](const QuantizeResult& s) {
+                               std::vector<py::bytes> all(s.paths.begin(), s.paths.end());
+                               return all;
+                             })
       .def_readonly("tensors", &QuantizeResult::tensors)
       .def_readonly("bytes_before", &QuantizeResult::bytes_before)
       .def_readonly("bytes_after", &QuantizeResult::bytes_after);
   m.def("quantize_file", &quantize, py::arg("in_path"), py::arg("out_path"), py::arg("recipe"),
-        py::kw_only(), py::arg("pure") = false, py::arg("threads") = 0,
+        py::kw_only(), py::arg("pure") = false, py::arg("threads") = 0, py::arg("max_bytes") = 0,
         py::arg("progress") = py::none(),
         "Writes in_path with its weights in the types of a recipe; paths as bytes (os.fsencode).");
   bind_recipes(m);

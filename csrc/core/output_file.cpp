@@ -86,16 +86,25 @@ void OutputFile::write_zeros(std::size_t bytes) {
   }
 }
 
-void OutputFile::commit() {
-  SPECDEC_CHECK(file_ != nullptr, "the file is complete");
+void OutputFile::complete() {
+  if (file_ == nullptr) return;
   errno = 0;
   // What the library still held back is written now, and may not fit.
   const int closed = std::fclose(std::exchange(file_, nullptr));
   if (closed != 0) fail("writing", errno);
+}
+
+void OutputFile::commit() {
+  complete();
   std::error_code error;
   fs::rename(native_path(temporary_), native_path(path_), error);
   if (error) fail("renaming the finished file to", error.value());
   temporary_.clear();
+}
+
+void OutputFile::revoke() {
+  std::error_code ignored;
+  fs::remove(native_path(path_), ignored);
 }
 
 void OutputFile::fail(const char* doing, int code) const {
@@ -108,6 +117,11 @@ void OutputFile::fail(const char* doing, int code) const {
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;
   return fs::equivalent(native_path(a), native_path(b), ignored);
+}
+
+bool file_exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(native_path(path), ignored);
 }
 
 }  // namespace specdec

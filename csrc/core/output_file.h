@@ -22,7 +22,12 @@ class OutputFile {
   // Throws OutputError: disk full, quota, file too large.
   void write(const void* data, std::size_t bytes);
   void write_zeros(std::size_t bytes);
+  // Writes what is held back and closes the temporary file: from here on only the name is missing.
+  void complete();
+  // Completes the file and gives it its name.
   void commit();
+  // Removes the file that commit() named: it is part of a set that did not come about.
+  void revoke();
 
   std::uint64_t written() const { return written_; }
   const std::string& path() const { return path_; }
@@ -38,5 +43,7 @@ class OutputFile {
 
 // Whether both paths name the same existing file.
 bool is_same_file(const std::string& a, const std::string& b);
+
+bool file_exists(const std::string& path);
 
 }  // namespace specdec

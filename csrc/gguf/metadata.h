@@ -99,9 +99,9 @@ class Metadata {
   std::optional<std::vector<std::string_view>> find_string_array(std::string_view key) const;
 
  private:
-  friend class GgufFile;
+  friend class GgufShard;
 
-  // Reads `count` entries; called once, by GgufFile.
+  // Reads `count` entries; called once, by GgufShard.
   void parse(gguf::Cursor& cursor, std::uint64_t count, const std::string& path);
 
   const MetadataValue& require(std::string_view key) const;

@@ -19,11 +19,12 @@ namespace {
 constexpr std::size_t kChunkValues = std::size_t{1} << 22;
 constexpr std::uint32_t kQuantizationVersion = 2;
 
-void require_whole_model(const GgufFile& file) {
-  const auto parts = file.metadata().find_uint("split.count");
-  if (parts && *parts > 1) {
-    throw GgufError(str(printable(file.path()), ": this is one of ", *parts,
-                        " parts of a split model: merge them first (gguf-split --merge)"));
+void require_other_files(const std::vector<std::string>& in, const std::vector<std::string>& out) {
+  for (const std::string& from : in) {
+    for (const std::string& to : out) {
+      if (!is_same_file(from, to)) continue;
+      throw InvalidArgument(str("output ", quoted(to, 4096), " is the input file"));
+    }
   }
 }
 
@@ -58,7 +59,7 @@ class Converter {
       return;
     }
     const TensorView view = file_.view(info.name);
-    const std::string where = str(printable(file_.path()), ": tensor ", quoted(info.name));
+    const std::string where = str(printable(file_.path_of(info)), ": tensor ", quoted(info.name));
     const DType to = static_cast<DType>(tensor.to);
     const std::size_t chunk = std::max<std::size_t>(1, kChunkValues / view.cols());
     for (std::size_t row = 0; row < view.rows(); row += chunk) {
@@ -90,10 +91,6 @@ QuantizeResult quantize_file(const std::string& in, const std::string& out,
                              const QuantizeOptions& options, const QuantizeProgress& progress) {
   const Recipe& recipe = find_recipe(options.recipe);
   const std::shared_ptr<const GgufFile> file = GgufFile::open(in);
-  require_whole_model(*file);
-  if (is_same_file(in, out)) {
-    throw InvalidArgument(str("output ", quoted(out, 4096), " is the input file"));
-  }
   const RecipeFacts facts = recipe_facts(*file);
   QuantizeResult result;
   std::vector<TensorPlan> directory;
@@ -107,7 +104,10 @@ QuantizeResult quantize_file(const std::string& in, const std::string& out,
   metadata.set_u32("general.file_type", recipe.file_type);
   metadata.set_u32("general.quantization_version", kQuantizationVersion);
 
-  GgufWriter writer(out, metadata, std::move(directory), file->alignment());
+  GgufWriter writer(out, std::move(metadata), std::move(directory), file->alignment(),
+                    options.max_bytes);
+  result.paths = writer.paths();
+  require_other_files(file->paths(), result.paths);
   Converter converter(*file, writer, options.threads, progress);
   for (std::size_t i = 0; i < result.tensors.size(); ++i) {
     converter.convert(file->tensors()[i], result.tensors[i]);

@@ -1,36 +1,18 @@
-// Writes a GGUF file (version 3) tensor by tensor: metadata and directory first, then the data in
-// the order of the directory. Nothing is kept in memory but the directory, and the file appears
-// only when it is complete (core/output_file.h).
+// Writes a model as GGUF (version 3) tensor by tensor: metadata and directory first, then the data
+// in the order of the directory; as one file, or split into parts (split.h). Nothing is kept in
+// memory but the directory, and no file appears before all are complete (core/output_file.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/output_file.h"
-#include "gguf/reader.h"
+#include "gguf/metadata_writer.h"
 
 namespace specdec {
-
-// The metadata section of a file to be written.
-class MetadataWriter {
- public:
-  // Entries of `source` in their order, each byte for byte.
-  void copy(const Metadata& source);
-  // Sets a u32: in the place of a copied entry with this key, else at the end.
-  void set_u32(std::string_view key, std::uint32_t value);
-
-  std::size_t count() const { return entries_.size(); }
-  std::string bytes() const;
-
- private:
-  struct Entry {
-    std::string key, bytes;
-  };
-  std::vector<Entry> entries_;
-};
 
 struct TensorPlan {
   std::string name;
@@ -41,24 +23,39 @@ struct TensorPlan {
 
 class GgufWriter {
  public:
-  // Writes everything up to the data. `alignment` must be what the metadata says (32 if nothing).
-  // Throws OutputError.
-  GgufWriter(const std::string& path, const MetadataWriter& metadata,
-             std::vector<TensorPlan> tensors, std::size_t alignment);
+  // Writes everything of the first file up to the data. `alignment`: a power of two; the key that
+  // tells it is set where it is not the format's 32. max_bytes: a part gets no further tensor that
+  // would make it larger (one tensor it always has); 0: one file. Where one part is enough, it has
+  // the name `path`, else the parts have names made of it.
+  // Throws OutputError; InvalidArgument where there would be more than 65,535 parts.
+  GgufWriter(const std::string& path, MetadataWriter metadata, std::vector<TensorPlan> tensors,
+             std::size_t alignment, std::uint64_t max_bytes = 0);
+
+  // Of the files, in order.
+  std::vector<std::string> paths() const;
 
   // The next bytes of the data of the current tensor; the next tensor follows when it is complete.
   void write(const std::byte* data, std::size_t bytes);
-  // Checks that all tensors are complete, and gives the file its name. Returns its size.
+  // Checks that all tensors are complete, and gives the files their names. Returns the sum of their
+  // sizes.
   std::uint64_t finish();
 
  private:
+  void plan_parts(std::uint64_t max_bytes);
+  MetadataWriter metadata_of(std::size_t part) const;
+  std::string head_of(std::size_t part) const;
+  std::string path_of(std::size_t part) const;
+  void begin_part();
   void pad();
 
-  OutputFile file_;
+  std::string path_;
+  MetadataWriter metadata_;
   std::vector<TensorPlan> tensors_;
   std::size_t alignment_;
-  std::size_t current_ = 0;  // tensor
-  std::size_t done_ = 0;     // bytes of it
+  std::vector<std::size_t> ends_;                   // of each part: the tensor after its last
+  std::vector<std::unique_ptr<OutputFile>> files_;  // of the parts begun
+  std::size_t current_ = 0;                         // tensor
+  std::size_t done_ = 0;                            // bytes of it
 };
 
 }  // namespace specdec

@@ -81,11 +81,11 @@ class GgufTensor:
 
 class GgufFile:
     """
-    A GGUF file, memory-mapped and checked when opened.
+    A GGUF file or the parts of a split one, mapped and checked when opened.
     """
     def __init__(self, path: typing.Any) -> None:
         """
-        Open `path`; raises GgufError for a damaged or unsupported file.
+        Open `path`, of a split model any part; raises GgufError for a damaged file.
         """
     def dequantize(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -106,6 +106,11 @@ class GgufFile:
         """
     @property
     def path(self) -> typing.Any: ...
+    @property
+    def paths(self) -> list[str]:
+        """
+        The files of a split model, in order; one file else.
+        """
     @property
     def tensors(self) -> typing.Any:
         """
@@ -141,6 +146,8 @@ class QuantizeResult:
     def bytes_after(self) -> int: ...
     @property
     def bytes_before(self) -> int: ...
+    @property
+    def paths(self) -> list[bytes]: ...
     @property
     def tensors(self) -> list[QuantizedTensor]: ...
 
@@ -618,6 +625,7 @@ def quantize_file(
     *,
     pure: bool = False,
     threads: typing.SupportsInt | typing.SupportsIndex = 0,
+    max_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
     progress: typing.Any = None,
 ) -> QuantizeResult:
     """

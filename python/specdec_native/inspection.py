@@ -46,9 +46,10 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
         n_ctx: Positions of the context for the estimate of the memory; None: as `Generator`.
 
     Returns:
-        ``path, file_size, gguf_version, architecture, name, parameters, layers, width, heads,
-        kv_heads, head_dim, ffn_width, context_length, vocab_size, tokenizer, pre_tokenizer,
-        tensor_types`` (type -> ``{"count", "bytes"}``), ``chat_template`` (bool), ``supported,
+        ``path, files`` (how many), ``file_size, gguf_version, architecture, name, parameters,
+        layers, width, heads, kv_heads, head_dim, ffn_width, context_length, vocab_size, tokenizer,
+        pre_tokenizer, tensor_types`` (type -> ``{"count", "bytes"}``), ``chat_template`` (bool),
+        ``supported,
         reason, n_ctx, memory`` (as `estimate_memory`).
 
     Raises:
@@ -62,6 +63,7 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
     context = about.context(n_ctx) if runnable else n_ctx
     return {
         "path": file.path,
+        "files": len(file.paths),
         "file_size": file.file_size,
         "gguf_version": file.version,
         "architecture": about.architecture,

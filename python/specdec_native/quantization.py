@@ -10,10 +10,13 @@ from specdec_native import _core
 from specdec_native.models import resolve_model
 from specdec_native.progress import ProgressOption, open_progress
 
-__all__ = ["QUANTIZE_TYPES", "QuantizeResult", "QuantizedTensor", "quantize"]
+__all__ = ["QUANTIZE_TYPES", "QuantizeResult", "QuantizedTensor", "parse_size", "quantize"]
 
 QUANTIZE_TYPES: tuple[str, ...] = tuple(_core.recipe_names())
 """The types that `quantize` writes, best first; most are mixtures that users of GGUF know."""
+
+
+_UNITS = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class QuantizeResult:
     """What `quantize` did.
 
     Attributes:
-        path: The file written.
+        path: The file written; of several the first.
+        paths: All files written.
         type: The type asked for.
         tensors: All tensors, in file order.
         bytes_before: Size of the input file.
@@ -53,6 +57,7 @@ class QuantizeResult:
     """
 
     path: Path
+    paths: tuple[Path, ...]
     type: str
     tensors: tuple[QuantizedTensor, ...]
     bytes_before: int
@@ -70,6 +75,7 @@ def quantize(
     type: str,
     *,
     pure: bool = False,
+    split_size: int | str | None = None,
     threads: int | None = None,
     progress: ProgressOption = None,
 ) -> QuantizeResult:
@@ -85,11 +91,14 @@ def quantize(
     appears when it is complete, replacing an older one.
 
     Args:
-        in_path: The file to read, or a name that was pulled; of any type that can be run.
+        in_path: The file to read (of a split model any part), or a name that was pulled; of any
+            type that can be run.
         out_path: The file to write.
         type: One of `QUANTIZE_TYPES`; ``q3_k``, ``q4_k`` and ``q5_k`` are short for those with
             ``_m``.
         pure: Give every matrix the type that the recipe starts from.
+        split_size: Largest size of a file, in bytes or as in ``"2G"`` (10^9 bytes) and ``"500M"``.
+            A larger model becomes ``OUT-00001-of-00003.gguf`` and so on; a tensor is never split.
         threads: None: one per physical core.
         progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
             fraction done and a text.
@@ -106,6 +115,7 @@ def quantize(
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}, expected at least 1")
+    max_bytes = parse_size(split_size)
     source = resolve_model(in_path)
     target = Path(os.fspath(out_path)).expanduser()
     with open_progress(progress) as shown:
@@ -115,6 +125,7 @@ def quantize(
             type,
             pure=pure,
             threads=threads or 0,
+            max_bytes=max_bytes,
             progress=lambda part: shown(part, f"quantising {source.name} to {type}"),
         )
     tensors = tuple(
@@ -129,4 +140,25 @@ def quantize(
         )
         for one in done.tensors
     )
-    return QuantizeResult(target, type.lower(), tensors, done.bytes_before, done.bytes_after)
+    paths = tuple(Path(os.fsdecode(one)) for one in done.paths)
+    return QuantizeResult(
+        paths[0], paths, type.lower(), tensors, done.bytes_before, done.bytes_after
+    )
+
+
+def parse_size(size: int | str | None) -> int:
+    """Bytes of a size such as ``"2G"``; 0 for None.
+
+    Raises:
+        ValueError: It is no such size, or not positive.
+    """
+    if size is None:
+        return 0
+    text = str(size).strip().upper().removesuffix("B")
+    unit = _UNITS.get(text[-1:], 0)
+    digits = text[:-1] if unit else text
+    if not digits.isdecimal() or int(digits) == 0:
+        raise ValueError(
+            f"split size is {size!r}, expected a number of bytes, or 500M, 2G and such"
+        )
+    return min(int(digits) * (unit or 1), 2**63)

@@ -110,6 +110,17 @@ def test_command_json(tiny_model: Path, tmp_path: Path) -> None:
     assert about["tensors"][0]["from_type"] == "F32"
 
 
+def test_command_splits(tiny_model: Path, tmp_path: Path) -> None:
+    done = run(tiny_model, tmp_path / "out.gguf", "-t", "f32", "--split-size", "300K")
+    assert done.returncode == 0, done.stderr
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == [f"out-{i + 1:05}-of-{len(names):05}.gguf" for i in range(len(names))]
+    assert done.stdout.startswith(f"{tmp_path / names[0]} and {len(names) - 1} more: ")
+    wrong = run(tiny_model, tmp_path / "out.gguf", "-t", "f32", "--split-size", "big")
+    assert wrong.returncode == 2
+    assert "split size is 'big'" in " ".join(wrong.stderr.split())
+
+
 def test_command_errors(tiny_model: Path, tmp_path: Path) -> None:
     usage = run(tiny_model, tmp_path / "out.gguf", "--type", "q9")
     assert usage.returncode == 2

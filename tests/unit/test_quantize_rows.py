@@ -109,6 +109,15 @@ def test_values_on_an_affine_grid_are_exact(dtype):
     assert np.array_equal(round_trip(dtype, values), values)
 
 
+def test_q8_0_has_the_bytes_of_the_reference(tensors):
+    """Files of this type can be compared by their checksums."""
+    values = tensors["blk.0.attn_q.weight"].copy()
+    values[0, :32] = np.arange(32) * 4 - 63.5  # ties
+    values[1] = 0
+    expected = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    assert np.array_equal(testing.quantize("Q8_0", values.reshape(-1)), expected.reshape(-1))
+
+
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)
 def test_requantising_loses_next_to_nothing(dtype):
     """Values of a type are found again, up to a fraction of its own error."""

@@ -101,7 +101,7 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("name", about["name"]),
         ("architecture", about["architecture"]),
         ("supported", supported),
-        ("file", f"{readable_size(about['file_size'])}, GGUF version {about['gguf_version']}"),
+        ("file", f"{_size(about)}, GGUF version {about['gguf_version']}"),
         ("parameters", f"{about['parameters'] / 1e6:,.1f} million"),
         ("layers", about["layers"]),
         ("width", about["width"]),
@@ -152,6 +152,11 @@ def _prediction(costs: dict[str, Any]) -> Any:
         length = str(one["draft_length"]) if one["draft_length"] else "none"
         table.add_row(f"{one['acceptance']:.0%}", length, f"{one['speedup']:.2f}")
     return table
+
+
+def _size(about: dict[str, Any]) -> str:
+    size = readable_size(about["file_size"])
+    return size if about["files"] == 1 else f"{size} in {about['files']} files"
 
 
 def _clean(text: str) -> str:

@@ -11,7 +11,7 @@ import typer
 from specdec_native import _core
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
 from specdec_native.cli.options import JsonOption, ThreadsOption
-from specdec_native.quantization import QUANTIZE_TYPES, QuantizeResult
+from specdec_native.quantization import QUANTIZE_TYPES, QuantizeResult, parse_size
 from specdec_native.quantization import quantize as quantize_file
 
 __all__ = ["quantize"]
@@ -28,25 +28,39 @@ def quantize(
     pure: Annotated[
         bool, typer.Option("--pure", help="Give every matrix the same type; no mixture.")
     ] = False,
+    split_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Largest size of a file, such as 2G or 500M; a larger model is split.",
+            show_default=False,
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Writes a GGUF file with its weight matrices in another type."""
     with usage_errors():
         _core.recipe_file_type(type_name)  # raises for an unknown one, naming the known
+        parse_size(split_size)
     with reported_errors():
-        result = quantize_file(file, out, type_name.lower(), pure=pure, threads=threads)
+        result = quantize_file(
+            file, out, type_name.lower(), pure=pure, split_size=split_size, threads=threads
+        )
         if as_json:
             print_json(_as_dict(result))
             return
         for line in _fallback_lines(result):
             note(line)
         before, after = readable_size(result.bytes_before), readable_size(result.bytes_after)
-        print(f"{result.path}: {before} -> {after}, {_types(result)}")
+        more = f" and {len(result.paths) - 1} more" if len(result.paths) > 1 else ""
+        print(f"{result.path}{more}: {before} -> {after}, {_types(result)}")
 
 
 def _as_dict(result: QuantizeResult) -> dict[str, Any]:
-    return {**asdict(result), "path": str(result.path), "fallbacks": len(result.fallbacks)}
+    paths = [str(one) for one in result.paths]
+    counted = {"path": paths[0], "paths": paths, "fallbacks": len(result.fallbacks)}
+    return {**asdict(result), **counted}
 
 
 def _types(result: QuantizeResult) -> str:
