@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import specdec_native as sd
 from gguf_edit import read_metadata, read_tensors, write_gguf
+from hf_from_gguf import write_hf_checkpoint
 from make_tiny_heads import make_eagle3, make_medusa
 from specdec_native import _core
 from support.engine import load
@@ -121,6 +122,16 @@ def test_both_ways_of_naming_layers(
     folder = make_eagle3(tmp_path / "heads", states=given)
     convert(folder, tmp_path / "out.gguf", target=tiny_model)
     assert metadata_of(tmp_path / "out.gguf")["eagle3.extract_layers"] == expected
+
+
+def test_the_target_may_be_a_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
+    target = write_hf_checkpoint(tiny_model, tmp_path / "target")
+    folder = make_eagle3(tmp_path / "heads")
+    convert(folder, tmp_path / "one.gguf", target=tiny_model)
+    convert(folder, tmp_path / "two.gguf", target=target)
+    one, two = (metadata_of(tmp_path / name) for name in ("one.gguf", "two.gguf"))
+    for key in ("eagle3.extract_layers", "eagle3.vocab_size", "tokenizer.ggml.tokens"):
+        assert one[key] == two[key]
 
 
 def test_types(tmp_path: Path, tiny_model: Path) -> None:

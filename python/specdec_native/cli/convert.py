@@ -33,8 +33,8 @@ def convert(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="For drafting heads: the target's GGUF file, or a pulled name. EAGLE-3 heads need "
-            "it.",
+            help="For drafting heads: the target's GGUF file, a pulled name, or the target's own "
+            "checkpoint. EAGLE-3 heads need it.",
             show_default=False,
         ),
     ] = None,

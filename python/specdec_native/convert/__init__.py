@@ -76,8 +76,8 @@ def convert(
         type: Type of the weight matrices, one of `CONVERT_TYPES`, as in `quantize`. Vectors, norms
             and routers stay float32. Rows that are no whole blocks get a simpler type, which the
             result names.
-        target: For heads: the target's GGUF file, or a name that was pulled. EAGLE-3 needs it;
-            Medusa heads are checked against it.
+        target: For heads: the target's GGUF file, a name that was pulled, or the target's own
+            checkpoint. EAGLE-3 needs it; Medusa heads are checked against it.
         split_size: Most bytes of tensors in one file, as a number or as in "2G" or "500M". With
             more, files ``NAME-00001-of-0000N.gguf`` are written.
         threads: None: one per physical core.
@@ -100,7 +100,7 @@ def convert(
     if name not in CONVERT_TYPES:
         raise ValueError(f"type is {type!r}; known are {', '.join(CONVERT_TYPES)}")
     most = parse_size(split_size)
-    model = None if target is None else Target.open(resolve_model(target))
+    model = None if target is None else _target(target)
     destination = Path(os.fspath(out)).expanduser()
     with Checkpoint.open(Path(os.fspath(checkpoint)).expanduser()) as source:
         kind, plan = _plan(source, model, name)
@@ -130,6 +130,11 @@ def _plan(source: Checkpoint, target: Target | None, type_name: str) -> tuple[st
     if is_eagle3(source):
         return "eagle3", plan_eagle3(source, target)
     return plan_model(source, type_name)
+
+
+def _target(target: str | os.PathLike[str]) -> Target:
+    folder = Path(os.fspath(target)).expanduser()
+    return Target.open(folder if folder.is_dir() else resolve_model(target))
 
 
 def parse_size(size: int | str | None) -> int | None:

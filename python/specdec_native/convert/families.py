@@ -169,7 +169,11 @@ def _gemma3(config: ConfigView) -> dict[str, Any]:
 
 def _phi3(config: ConfigView) -> dict[str, Any]:
     # llama.cpp's converter writes 0 for "none": so it tells Phi-4 from its forerunners.
-    return {"attention.sliding_window": config.whole("sliding_window", 0)}
+    values = {"attention.sliding_window": config.whole("sliding_window", 0)}
+    if "original_max_position_embeddings" in config:
+        original = config.whole("original_max_position_embeddings")
+        values["rope.scaling.original_context_length"] = original
+    return values
 
 
 def _ministral(config: ConfigView) -> dict[str, Any]:

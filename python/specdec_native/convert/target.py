@@ -1,4 +1,4 @@
-"""What a converter needs to know of the target's GGUF file."""
+"""What a converter of drafting heads needs to know of their target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from specdec_native import _core
+from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.families import find_family
+from specdec_native.convert.tokenizer_files import plan_tokenizer
 from specdec_native.errors import ConvertError
 
 __all__ = ["Target"]
@@ -19,7 +22,7 @@ class Target:
     """The target that heads belong to.
 
     Attributes:
-        path: Its file.
+        path: Its file, or its checkpoint's folder.
         layers: Its number of layers.
         width: Its width.
         vocab: Rows of its embedding.
@@ -34,12 +37,27 @@ class Target:
 
     @classmethod
     def open(cls, path: Path) -> Target:
-        """Reads the metadata.
+        """Reads a GGUF file's metadata, or a checkpoint's configuration and tokenizer.
 
         Raises:
-            ConvertError: The file is no model.
-            GgufError: It is damaged.
+            ConvertError: It is no model.
+            GgufError: The file is damaged.
         """
+        return cls._of_checkpoint(path) if path.is_dir() else cls._of_file(path)
+
+    @classmethod
+    def _of_checkpoint(cls, folder: Path) -> Target:
+        path = folder / "config.json"
+        config = ConfigView(path, read_json(path))
+        _, family = find_family(config)
+        text = config.merged(config.part("text_config")).with_defaults(family.defaults)
+        vocab = text.whole("vocab_size")
+        tokenizer = plan_tokenizer(folder, config, vocab, family.architecture)
+        layers, width = text.whole("num_hidden_layers"), text.whole("hidden_size")
+        return cls(folder, layers, width, vocab, _plain(tokenizer))
+
+    @classmethod
+    def _of_file(cls, path: Path) -> Target:
         file = _core.GgufFile(path)
         metadata = file.metadata
         architecture = metadata.get("general.architecture")
