@@ -9,8 +9,9 @@ import typer
 
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
 from specdec_native.cli.options import JsonOption, ThreadsOption
-from specdec_native.convert import CONVERT_TYPES, ConvertResult, parse_size
+from specdec_native.convert import CONVERT_TYPES, ConvertResult
 from specdec_native.convert import convert as convert_checkpoint
+from specdec_native.quantization import parse_size
 
 __all__ = ["convert"]
 
@@ -42,7 +43,7 @@ def convert(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Most bytes of tensors in one file (500M, 2G): more go to a numbered set.",
+            help="Largest size of a file, such as 2G or 500M; a larger model is split.",
             show_default=False,
         ),
     ] = None,
@@ -53,10 +54,10 @@ def convert(
     with usage_errors():
         if type_name.lower() not in CONVERT_TYPES:
             raise ValueError(f"type is {type_name!r}; known are {_KNOWN}")
-        size = parse_size(split_size)
+        parse_size(split_size)
     with reported_errors():
         result = convert_checkpoint(
-            folder, out, type_name, target=target, split_size=size, threads=threads
+            folder, out, type_name, target=target, split_size=split_size, threads=threads
         )
         if as_json:
             files = [str(path) for path in result.files]

@@ -6,7 +6,6 @@ A file is written a few rows at a time under a temporary name and appears when i
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,9 @@ from specdec_native.convert.model import plan_model
 from specdec_native.convert.target import Target
 from specdec_native.models import resolve_model
 from specdec_native.progress import ProgressOption, open_progress
+from specdec_native.quantization import parse_size
 
-__all__ = ["CONVERT_TYPES", "FAMILIES", "ConvertResult", "convert", "parse_size"]
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+__all__ = ["CONVERT_TYPES", "FAMILIES", "ConvertResult", "convert"]
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,8 @@ def convert(
             result names.
         target: For heads: the target's GGUF file, a name that was pulled, or the target's own
             checkpoint. EAGLE-3 needs it; Medusa heads are checked against it.
-        split_size: Most bytes of tensors in one file, as a number or as in "2G" or "500M". With
-            more, files ``NAME-00001-of-0000N.gguf`` are written.
+        split_size: Largest size of a file, in bytes or as in ``"2G"`` (10^9 bytes) and ``"500M"``.
+            A larger model becomes ``OUT-00001-of-00003.gguf`` and so on; a tensor is never split.
         threads: None: one per physical core.
         progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
             fraction done and a text.
@@ -135,17 +133,3 @@ def _plan(source: Checkpoint, target: Target | None, type_name: str) -> tuple[st
 def _target(target: str | os.PathLike[str]) -> Target:
     folder = Path(os.fspath(target)).expanduser()
     return Target.open(folder if folder.is_dir() else resolve_model(target))
-
-
-def parse_size(size: int | str | None) -> int | None:
-    """A size in bytes, as a number or as in "2G".
-
-    Raises:
-        ValueError: It is none.
-    """
-    if size is None:
-        return None
-    found = re.fullmatch(r"(\d+)([kmg]?)b?", str(size).strip().lower())
-    if found is None or int(found[1]) == 0:
-        raise ValueError(f"split_size is {size!r}; give bytes, or a number with K, M or G")
-    return int(found[1]) * _UNITS[found[2]]

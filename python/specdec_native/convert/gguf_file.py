@@ -28,6 +28,8 @@ CONVERT_TYPES: tuple[str, ...] = tuple(_core.recipe_names())
 """The types that `convert` writes, best first: those of `quantize`."""
 
 _ALIGNMENT = 32
+_MOST_PARTS = 65535  # split.count is a 16-bit number
+_OTHER_HEAD = 256  # a little more than the keys of the parts behind the first need
 _CHUNK_VALUES = 1 << 22  # 16 MiB as float32
 # ggml_type: name -> number, values of a block, its bytes.
 _STORAGE = {
@@ -103,7 +105,7 @@ def write_files(
     recipe: str,
     report: Callable[[float], None],
     *,
-    split_bytes: int | None = None,
+    split_bytes: int = 0,
     threads: int = 0,
 ) -> Written:
     """Writes a model; its files appear when all of them are complete.
@@ -113,7 +115,7 @@ def write_files(
         plan: What to write.
         recipe: Type of the matrices, one of `CONVERT_TYPES`.
         report: Called with the fraction of the values that is written.
-        split_bytes: Begin another file where one would have more tensor data than this.
+        split_bytes: Begin another file where one would be larger than this; 0: one file.
         threads: 0: one per physical core.
 
     Returns:
@@ -124,7 +126,7 @@ def write_files(
         OutputError: A file cannot be written; nothing is left of any.
     """
     stored, fallbacks = _with_types(plan, recipe)
-    parts = _parts(stored, split_bytes)
+    parts = _parts(stored, split_bytes, _head_bytes(_metadata(plan, 0, 2, len(stored))))
     if len(parts) == 1:
         paths = [path]
     else:
@@ -158,16 +160,28 @@ def _with_types(plan: FilePlan, recipe: str) -> tuple[list[_Stored], dict[str, s
     return stored, fallbacks
 
 
-def _parts(stored: Sequence[_Stored], most: int | None) -> list[list[_Stored]]:
-    """Tensors by file, in order."""
+def _head_bytes(metadata: dict[str, Any]) -> int:
+    """What stands before the directory of tensors."""
+    return 24 + sum(len(encode_pair(key, value)) for key, value in metadata.items())
+
+
+def _parts(stored: Sequence[_Stored], most: int, first_head: int) -> list[list[_Stored]]:
+    """Tensors by file, in order.
+
+    Raises:
+        ValueError: There would be more files than the format can count.
+    """
     parts: list[list[_Stored]] = [[]]
-    size = 0
+    size = first_head
     for one in stored:
-        if most is not None and parts[-1] and size + one.bytes > most:
+        room = one.bytes + len(_entry(one, 0)) + 2 * _ALIGNMENT
+        if most and parts[-1] and size + room > most:
             parts.append([])
-            size = 0
+            size = _OTHER_HEAD
         parts[-1].append(one)
-        size += one.bytes
+        size += room
+    if len(parts) > _MOST_PARTS:
+        raise ValueError(f"files of {most} bytes would make {len(parts)}, above {_MOST_PARTS}")
     return parts
 
 
@@ -230,10 +244,7 @@ def _write_one(
         file.write(encode_pair(key, value))
     offset = 0
     for one in tensors:
-        shape = one.plan.shape
-        file.write(encode_text(one.plan.name) + struct.pack("<I", len(shape)))
-        file.write(struct.pack(f"<{len(shape)}Q", *reversed(shape)))
-        file.write(struct.pack("<IQ", _STORAGE[one.dtype][0], offset))
+        file.write(_entry(one, offset))
         offset += one.bytes + -one.bytes % _ALIGNMENT
     file.write(bytes(-file.tell() % _ALIGNMENT))
     for one in tensors:
@@ -241,6 +252,16 @@ def _write_one(
             file.write(rows.data)
             progress.add(rows.size * one.plan.columns // _bytes_of_row(one))
         file.write(bytes(-one.bytes % _ALIGNMENT))
+
+
+def _entry(tensor: _Stored, offset: int) -> bytes:
+    """A tensor's entry in the directory."""
+    shape = tensor.plan.shape
+    return (
+        encode_text(tensor.plan.name)
+        + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        + struct.pack("<IQ", _STORAGE[tensor.dtype][0], offset)
+    )
 
 
 def _bytes_of_row(tensor: _Stored) -> int:
