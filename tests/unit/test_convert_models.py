@@ -221,6 +221,9 @@ def test_tied_output(tmp_path: Path) -> None:
         convert(folder, tmp_path / "out.gguf", "f32")
 
 
+SPLIT_KEYS = ("no", "count", "tensors.count")
+
+
 def test_split_files(tmp_path: Path) -> None:
     """R32: the parts are numbered as llama.cpp's are, from 1 in names and from 0 in keys."""
     folder = checkpoint(tmp_path / "hf")
@@ -239,6 +242,8 @@ def test_split_files(tmp_path: Path) -> None:
         metadata = metadata_of(path)
         assert (metadata["split.no"], metadata["split.count"]) == (i, count)
         assert metadata["split.tensors.count"] == result.tensors
+        kinds = [GGUFReader(path).fields[f"split.{key}"].types for key in SPLIT_KEYS]
+        assert [one.name for (one,) in kinds] == ["UINT16", "UINT16", "INT32"]  # or it is refused
         assert ("general.architecture" in metadata) == (i == 0)
         merged |= tensors_of(path)
     whole = tensors_of(tmp_path / "whole.gguf")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_native import _core
-from specdec_native.convert.gguf_values import GgufU16, encode_pair, encode_text
+from specdec_native.convert.gguf_values import GgufI32, GgufU16, encode_pair, encode_text
 from specdec_native.convert.tensors import TensorPlan, mxfp4_row_bytes
 from specdec_native.errors import ConvertError, GgufError, OutputError
 
@@ -193,7 +193,7 @@ def _metadata(plan: FilePlan, part: int, parts: int, tensors: int) -> dict[str, 
     return values | {
         "split.no": GgufU16(part),
         "split.count": GgufU16(parts),
-        "split.tensors.count": tensors,
+        "split.tensors.count": GgufI32(tensors),
     }
 
 

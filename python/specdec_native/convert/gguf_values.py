@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GgufU16", "encode_pair", "encode_text"]
+__all__ = ["GgufI32", "GgufU16", "encode_pair", "encode_text"]
 
 _U8, _U16, _U32, _I32, _F32, _BOOL, _STRING, _ARRAY, _U64, _I64 = 0, 2, 4, 5, 6, 7, 8, 9, 10, 11
 
 
 class GgufU16(int):
     """A number that is to be written with 16 bits."""
+
+
+class GgufI32(int):
+    """A number that is to be written with a sign, though it has none."""
 
 
 def encode_text(text: str) -> bytes:
@@ -47,6 +51,8 @@ def _kind(value: Any) -> int:
         return _BOOL
     if isinstance(value, GgufU16):
         return _U16
+    if isinstance(value, GgufI32):
+        return _I32
     if isinstance(value, int):
         if 0 <= value < 2**32:
             return _U32

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.gguf_values import GgufI32
 from specdec_native.convert.sentencepiece_model import (
     Piece,
     SentencePieceModel,
@@ -343,7 +344,7 @@ def sampling_keys(folder: Path) -> dict[str, Any]:
     for old, new in _SAMPLING.items():
         value = config.values.get(old)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            keys[f"general.sampling.{new}"] = int(value) if old == "top_k" else float(value)
+            keys[f"general.sampling.{new}"] = GgufI32(value) if old == "top_k" else float(value)
     return keys
 
 
