@@ -89,10 +89,7 @@ void bind_model(py::module_& m) {
                   py::arg("progress") = py::none(),
                   "Loads a GGUF file; progress(fraction) is called as tensors are loaded.")
       .def_property_readonly(
-          "file",
-          [](const Model& s) {
-            return GgufHandle{s.file(), {}};
-          },
+          "file", [](const Model& s) { return GgufHandle{s.file(), {}}; },
           "The open file, sharing the mapping.")
       .def_property_readonly("architecture", [](const Model& s) { return s.config().architecture; })
       .def_property_readonly("name", [](const Model& s) { return s.config().name; })
