@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 
@@ -21,5 +22,9 @@ CudaInfo cuda_info();
 // "cuda" or "cuda:N" (and, in the test extension, "cuda_emu"); null for a name that is no CUDA
 // device's. Throws BackendUnavailableError with the reason and the way out.
 std::shared_ptr<const Backend> make_cuda_backend(const std::string& name);
+
+// Runs the instructions that the kernels build on against what they are defined to do: a line for
+// each that does something else. Throws as make_cuda_backend, and for a name of another backend.
+std::vector<std::string> cuda_self_test(const std::string& device);
 
 }  // namespace specdec

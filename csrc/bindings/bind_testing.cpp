@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/accept_rule.h"
+#include "backend/cuda_info.h"
 #include "bindings/bindings.h"
 #include "bindings/testing_support.h"
 #include "core/dequantize.h"
@@ -153,6 +154,9 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_pool(sub);
   sub.def("dequantize", testing::dequantize, py::arg("dtype"), py::arg("raw"), py::arg("n"));
   sub.def("quantize", testing::quantize_values, py::arg("dtype"), py::arg("values"));
+
+  sub.def("cuda_self_test", cuda_self_test, py::arg("device"),
+          py::call_guard<py::gil_scoped_release>());
 
   py::class_<testing::OpBackend> cls(sub, "Backend");
   cls.def(py::init<const std::string&, std::int32_t>(), py::arg("name"), py::arg("threads") = 0);

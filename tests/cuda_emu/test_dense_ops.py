@@ -49,7 +49,14 @@ def test_products_at_every_width(emu, cpu, dtype, n, k):
         assert actual.tobytes() == expected[:width].tobytes(), f"width {width}"
 
 
-@pytest.mark.parametrize("dtype", ["Q4_0", "Q5_1", "Q8_0", "F16"])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "Q4_1", "Q6_K"])
+def test_products_of_long_prefill_chunks(emu, cpu, dtype):
+    raw, _ = random_weight(dtype, 50, 512, seed=2)
+    x = floats(133, 512)
+    assert emu.matmul(dtype, raw, 512, x).tobytes() == cpu.matmul(dtype, raw, 512, x).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "Q5_1", "Q8_0"])
 def test_prefill_with_many_thread_blocks(emu, cpu, dtype):
     # So many that a thread block of the wide product takes 128 rows, of which the last has too few.
     n, k, width = 5000, 96, 200

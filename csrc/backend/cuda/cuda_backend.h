@@ -96,6 +96,9 @@ class CudaBackend final : public Backend {
   std::string name() const override { return name_; }
   std::int32_t threads() const override { return 1; }
 
+  // Runs what the kernels build on against the host's results; a line for each kind of fault.
+  std::vector<std::string> self_test() const;
+
   std::unique_ptr<Buffer> allocate(std::size_t bytes) const override;
   std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
   std::unique_ptr<Workspace> make_workspace() const override;

@@ -12,4 +12,9 @@ std::shared_ptr<const Backend> make_cuda_backend(const std::string& name) {
                                     "; use device='cpu', or build with -DSPECDEC_CUDA=ON"));
 }
 
+std::vector<std::string> cuda_self_test(const std::string& device) {
+  make_cuda_backend(device);
+  throw InvalidArgument(str("'", device, "' is no CUDA device"));
+}
+
 }  // namespace specdec

@@ -11,19 +11,28 @@ struct Product {
   float* out;  // [rows, N]
 };
 
+void set_view(const DeviceWeight& weight, QuantizedView* view) { *view = weight.quantized(); }
+void set_view(const DeviceWeight& weight, FloatView* view) { *view = weight.floats(); }
+
+// Of weights of one type and one K.
+template <class View>
+Products<View> joined(std::span<const Product> products) {
+  Products<View> all;
+  for (const Product& product : products) {
+    set_view(as_device(*product.weight), &all.weights[all.count]);
+    all.outs[all.count++] = product.out;
+  }
+  return all;
+}
+
 // outs = x W^T for weights of one quantised type and one K.
 void multiply_quantized(StreamHandle stream, std::span<const Product> products,
                         const ActivationView& x, int rows) {
-  QuantizedProducts all;
-  for (const Product& product : products) {
-    all.weights[all.count] = as_device(*product.weight).quantized();
-    all.outs[all.count++] = product.out;
-  }
   const DType dtype = products[0].weight->dtype();
   if (rows <= kFewColumns) {
-    queue_multiply_few(stream, dtype, all, x, rows);
+    queue_multiply_few(stream, dtype, joined<QuantizedView>(products), x, rows);
   } else {
-    queue_multiply_tensor(stream, dtype, all, x, rows);
+    queue_multiply_tensor(stream, dtype, joined<QuantizedView>(products), x, rows);
   }
 }
 
@@ -39,22 +48,22 @@ class Input {
     }
   }
 
-  // Neighbours of one quantised type go in one launch. All have the same K.
+  // Neighbours of one type go in one launch. All have the same K.
   void multiply(std::span<const Product> products) {
     while (!products.empty()) {
-      const Weight& first = *products[0].weight;
+      const DType dtype = products[0].weight->dtype();
+      const auto cols = products[0].weight->cols();
       std::size_t count = 1;
-      if (is_quantized(first.dtype())) {
-        while (count < products.size() && count < QuantizedProducts::kMost &&
-               products[count].weight->dtype() == first.dtype()) {
-          ++count;
-        }
-        multiply_quantized(ws_.stream(), products.first(count), quantized(first.cols()), rows_);
+      while (count < products.size() && count < QuantizedProducts::kMost &&
+             products[count].weight->dtype() == dtype) {
+        ++count;
+      }
+      if (is_quantized(dtype)) {
+        multiply_quantized(ws_.stream(), products.first(count), quantized(cols), rows_);
       } else {
-        const DeviceWeight& w = as_device(first);
-        const std::size_t value_bytes = dtype_info(w.dtype()).block_bytes;
-        queue_multiply(ws_.stream(), w.dtype(), w.floats(),
-                       arranged(w.cols(), values_per_lane(value_bytes)), rows_, products[0].out);
+        const int per_lane = values_per_lane(dtype_info(dtype).block_bytes);
+        queue_multiply_float(ws_.stream(), dtype, joined<FloatView>(products.first(count)),
+                             arranged(cols, per_lane), rows_);
       }
       products = products.subspan(count);
     }

@@ -35,31 +35,31 @@ void queue_quantize(StreamHandle stream, int rows, const float* x, const Activat
 void queue_silu_mul_quantize(StreamHandle stream, int rows, const float* gate, const float* up,
                              const ActivationView& out);
 
-// --- products with quantised weights ---
+// --- products: out [M, N] = x W^T ---
 
 // Weights of one type and one K that multiply the same x, in one launch: outs[i] [M, N_i].
-struct QuantizedProducts {
+template <class View>
+struct Products {
   static constexpr int kMost = 3;
-  QuantizedView weights[kMost];
+  View weights[kMost];
   float* outs[kMost] = {};
   int count = 0;
 };
-inline constexpr int kFewColumns = 2;
+using QuantizedProducts = Products<QuantizedView>;
+using FloatProducts = Products<FloatView>;
 
 // matmul_few.cu: up to kFewColumns columns; matmul_tensor.cu: any number. The bits are the same.
+inline constexpr int kFewColumns = 2;
 void queue_multiply_few(StreamHandle stream, DType dtype, const QuantizedProducts& products,
                         const ActivationView& x, int columns);
 void queue_multiply_tensor(StreamHandle stream, DType dtype, const QuantizedProducts& products,
                            const ActivationView& x, int columns);
 
-// --- matmul_float.cu ---
-
-// x [rows, cols] in the order of the weights: arranged [rows, runs, 16, per_lane]
+// matmul_float.cu. x [rows, cols] in the order of the weights: arranged [rows, runs, 16, per_lane]
 void queue_arrange(StreamHandle stream, int rows, int cols, int per_lane, const float* x,
                    float* arranged);
-// out [rows, N] = x W^T
-void queue_multiply(StreamHandle stream, DType dtype, const FloatView& weight,
-                    const float* arranged, int rows, float* out);
+void queue_multiply_float(StreamHandle stream, DType dtype, const FloatProducts& products,
+                          const float* arranged, int columns);
 
 // --- cache.cu ---
 

@@ -6,7 +6,6 @@
 // blocks, which are serial, are carried one stage later by one warp per column, while the other
 // warps go on.
 #include "backend/cuda/kernels/weight_stages.cuh"
-#include "backend/cuda/launch.h"
 
 namespace specdec::cuda {
 namespace {
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     multiply_few(QuantizedProducts products, ActivationView x, int columns, int stages) {
   using Group = StagedGroup<F, kStageBlocks, kThreads>;
   SPECDEC_DYNAMIC_SHARED(std::uint8_t, shared);  // stages, then results [2, blocks of a stage]
-  const ProductPart part = find_part(products, static_cast<int>(blockIdx.x), 1);
+  const auto part = find_part(products, static_cast<int>(blockIdx.x), kGroupRows);
   const QuantizedView& w = part.weight;
   const int warp = warp_of_block(), stride = result_floats<F>(columns);
   auto* results = reinterpret_cast<float*>(shared + stages * Group::kBytes);
@@ -148,11 +147,7 @@ void queue_multiply_few(StreamHandle stream, DType dtype, const QuantizedProduct
     const int result_bytes =
         2 * kStageBlocks * result_floats<F>(columns) * static_cast<int>(sizeof(float));
     const int stages = stages_that_fit(kStageBytes, result_bytes);
-    unsigned groups = 0;
-    for (int i = 0; i < products.count; ++i) {
-      groups += static_cast<unsigned>(product_blocks(products.weights[i].rows, 1));
-    }
-    launch("multiply_few", multiply_few<F>, {groups}, kThreads,
+    launch("multiply_few", multiply_few<F>, {total_blocks(products, kGroupRows)}, kThreads,
            static_cast<std::size_t>(stages * kStageBytes + result_bytes), stream, products, x,
            columns, stages);
   });

@@ -8,7 +8,6 @@
 // warp multiplies its 8 * kRowTiles weight rows by all columns. So weights are read once per
 // 8 * kOctets columns, and are decoded once by the warp that has them.
 #include "backend/cuda/kernels/weight_stages.cuh"
-#include "backend/cuda/launch.h"
 
 namespace specdec::cuda {
 namespace {
@@ -183,13 +182,13 @@ __device__ __forceinline__ void add_tiles(const std::uint8_t* group, const std::
 
 // Asks for the blocks of K of stage `s`: of the part's weights, and of `octets` octets of x.
 template <class F, class T>
-__device__ __forceinline__ void copy_stage(const ProductPart& part, int groups,
+__device__ __forceinline__ void copy_stage(const ProductPart<QuantizedView>& part, int groups,
                                            const ActivationView& x, int first_octet, int octets,
                                            int s, std::uint8_t* to) {
   using S = Stage<F, T>;
   const int first = s * T::kStageBlocks, left = x.blocks - first;
   const int count = left < T::kStageBlocks ? left : T::kStageBlocks;
-  const int all_groups = product_blocks(part.weight.rows, 1);
+  const int all_groups = row_blocks(part.weight.rows, kGroupRows);
   for (int i = 0; i < groups; ++i) {
     const int group = part.block * groups + i;
     if (group < all_groups) {
@@ -237,7 +236,7 @@ __global__ void __launch_bounds__(kWarpLanes* kGroupWarps<T>* static_cast<int>(T
                     int stages) {
   using S = Stage<F, T>;
   SPECDEC_DYNAMIC_SHARED(std::uint8_t, shared);  // stages, then a table of scales for each warp
-  const ProductPart part = find_part(products, static_cast<int>(blockIdx.y), groups);
+  const auto part = find_part(products, static_cast<int>(blockIdx.y), groups * kGroupRows);
   const int first_octet = static_cast<int>(blockIdx.x) * T::kOctets;
   const int octets_left = octets_of(columns) - first_octet;
   const int octets = octets_left < T::kOctets ? octets_left : T::kOctets;
@@ -293,23 +292,18 @@ constexpr std::size_t kManyBlocks = 512;
 template <class F, class T>
 void launch_tensor(StreamHandle stream, const QuantizedProducts& products, const ActivationView& x,
                    int columns) {
-  const auto blocks_of = [&](int groups) {
-    unsigned blocks = 0;
-    for (int i = 0; i < products.count; ++i) {
-      blocks += static_cast<unsigned>(product_blocks(products.weights[i].rows, groups));
-    }
-    return blocks;
-  };
   const unsigned tiles = blocks_for(static_cast<std::size_t>(octets_of(columns)), T::kOctets);
-  const bool many = static_cast<std::size_t>(tiles) * blocks_of(1) >= kManyBlocks;
+  const bool many =
+      static_cast<std::size_t>(tiles) * total_blocks(products, kGroupRows) >= kManyBlocks;
   const int groups = many ? T::kMaxGroups : 1, warps = groups * kGroupWarps<T>;
   const int octets = std::min(octets_of(columns), T::kOctets);
   const int stage_bytes = Stage<F, T>::bytes(groups, octets);
   const int table_bytes = warps * kTableFloats<F, T> * static_cast<int>(sizeof(float));
   const int stages = stages_that_fit(stage_bytes, table_bytes);
-  launch("multiply_tensor", multiply_tensor<F, T>, {tiles, blocks_of(groups), 1},
-         warps * kWarpLanes, static_cast<std::size_t>(stages * stage_bytes + table_bytes), stream,
-         products, x, columns, groups, stages);
+  launch("multiply_tensor", multiply_tensor<F, T>,
+         {tiles, total_blocks(products, groups * kGroupRows), 1}, warps * kWarpLanes,
+         static_cast<std::size_t>(stages * stage_bytes + table_bytes), stream, products, x, columns,
+         groups, stages);
 }
 
 }  // namespace

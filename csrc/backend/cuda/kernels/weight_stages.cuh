@@ -1,10 +1,10 @@
-// What the products with quantised weights share: which weight a thread block works on, and the
-// stages in which weights come into shared memory ahead of their use.
+// What the products with quantised weights share: the stages in which weights come into shared
+// memory ahead of their use.
 #pragma once
 
 #include "backend/cuda/device_code.h"
 #include "backend/cuda/device_instructions.h"
-#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/product_part.cuh"
 #include "backend/cuda/kernels/weight_formats.cuh"
 
 namespace specdec::cuda {
@@ -12,31 +12,6 @@ namespace specdec::cuda {
 // Shared memory of a thread block that every device has without asking for more.
 inline constexpr int kSharedLimit = 48 * 1024;
 inline constexpr int kMaxStages = 8;  // copy_async_wait knows up to kMaxStages - 2 pending groups
-
-// The weight that thread block `block` works on, and which of its blocks it is; a weight has one
-// for every `groups` groups of rows.
-struct ProductPart {
-  QuantizedView weight;
-  float* out;
-  int block;
-};
-SPECDEC_HD constexpr int product_blocks(int rows, int groups) {
-  return (rows + groups * kGroupRows - 1) / (groups * kGroupRows);
-}
-__device__ __forceinline__ ProductPart find_part(const QuantizedProducts& all, int block,
-                                                 int groups) {
-  ProductPart part = {all.weights[0], all.outs[0], block};
-  int at = 0;
-#pragma unroll
-  for (int i = 1; i < QuantizedProducts::kMost; ++i) {
-    const int before = product_blocks(all.weights[i - 1].rows, groups);
-    if (at == i - 1 && i < all.count && part.block >= before) {
-      part = {all.weights[i], all.outs[i], part.block - before};
-      at = i;
-    }
-  }
-  return part;
-}
 
 // Asks for `bytes` bytes, a multiple of 16 and mostly kFull, by the whole thread block. kThreads:
 // of the block, or 0 if they are not known.
