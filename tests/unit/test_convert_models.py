@@ -147,7 +147,7 @@ def test_experts_in_other_layouts(tmp_path: Path) -> None:
     plain = tensors_of(tmp_path / "one.gguf")
 
     def unpack(tensors: dict[str, Any]) -> None:
-        for layer in range(4):
+        for layer in range(2):
             name = f"model.layers.{layer}.mlp.experts."
             for part in ("gate_up", "down"):
                 del tensors[f"{name}{part}_proj_blocks"], tensors[f"{name}{part}_proj_scales"]
@@ -160,6 +160,23 @@ def test_experts_in_other_layouts(tmp_path: Path) -> None:
             tensors[f"{name}down_proj"] = np.ascontiguousarray(down)
 
     edit_tensors(folder, unpack)
+    convert(folder, tmp_path / "two.gguf", "f32")
+    assert_same(tmp_path / "one.gguf", tmp_path / "two.gguf")
+
+
+def test_both_ways_of_naming_the_text_model(tmp_path: Path) -> None:
+    """`language_model.model.` in published files, `model.language_model.` in newer ones."""
+    folder = checkpoint(tmp_path / "hf", "mistral3")
+    convert(folder, tmp_path / "one.gguf", "f32")
+
+    def rename(tensors: dict[str, Any]) -> None:
+        for name in list(tensors):
+            new = name.replace("language_model.model.", "model.language_model.")
+            new = new.replace("language_model.lm_head", "lm_head")
+            new = f"model.{new}" if new.startswith(("vision", "multi")) else new
+            tensors[new] = tensors.pop(name)
+
+    edit_tensors(folder, rename)
     convert(folder, tmp_path / "two.gguf", "f32")
     assert_same(tmp_path / "one.gguf", tmp_path / "two.gguf")
 

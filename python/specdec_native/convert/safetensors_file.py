@@ -101,8 +101,12 @@ class SafetensorsFile:
                 tensor.dtype, np.float64
             )
         raw = np.empty(count, np.dtype(kind).newbyteorder("<"))
-        self._file.seek(tensor.start + first * raw.itemsize)
-        if self._file.readinto(raw.view(np.uint8).data) != raw.nbytes:
+        try:
+            self._file.seek(tensor.start + first * raw.itemsize)
+            done = self._file.readinto(raw.view(np.uint8).data)
+        except OSError as error:
+            raise ConvertError(f"{self.path}: cannot be read ({error})") from error
+        if done != raw.nbytes:
             raise ConvertError(f"{self.path}: tensor {name!r} is cut short")
         if tensor.dtype == "BF16":
             return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
