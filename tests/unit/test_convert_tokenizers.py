@@ -35,7 +35,7 @@ TEXTS = [
 
 def plan(folder: Path, config: dict[str, Any] | None = None, vocab: int = VOCAB) -> dict[str, Any]:
     view = ConfigView(folder / "config.json", config or {})
-    return plan_tokenizer(folder, view, vocab, "llama")
+    return plan_tokenizer(folder, view, vocab, "llama")[0]
 
 
 def tokenizer_of(keys: dict[str, Any]) -> Tokenizer:
@@ -77,7 +77,7 @@ def test_unknown_pre_tokenizers_are_refused(tmp_path: Path) -> None:
 def test_a_pre_tokenizer_has_its_familys_name(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "smollm", VOCAB)
     view = ConfigView(tmp_path / "config.json", {})
-    keys = plan_tokenizer(tmp_path, view, VOCAB, "starcoder2")
+    keys, _ = plan_tokenizer(tmp_path, view, VOCAB, "starcoder2")
     assert keys["tokenizer.ggml.pre"] == "starcoder"
 
 
@@ -181,14 +181,19 @@ def test_special_tokens_and_ends(tmp_path: Path) -> None:
     assert sampling_keys(tmp_path) == {"general.sampling.temp": 0.6, "general.sampling.top_k": 40}
     generation.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert sampling_keys(tmp_path) == {}
-    generation.write_text(json.dumps({"eos_token_id": VOCAB}))
-    with pytest.raises(sd.ConvertError, match=r"generation_config.json: key 'eos_token_id' is 288"):
-        plan(tmp_path)
+    generation.write_text(json.dumps({"eos_token_id": [VOCAB, 5]}))
+    keys, notes = plan_tokenizer(tmp_path, ConfigView(Path("config.json"), {}), VOCAB, "llama")
+    assert keys["tokenizer.ggml.eot_token_id"] == 5
+    (note,) = notes
+    assert note.endswith("key 'eos_token_id' is [288, 5], but the vocabulary ends at 287")
     generation.unlink()
     edit(tmp_path / "tokenizer_config.json", lambda values: values.update(bos_token=None))
     assert plan(tmp_path, {"bos_token_id": 7})["tokenizer.ggml.bos_token_id"] == 7
     with pytest.raises(sd.ConvertError, match=r"config.json: key 'bos_token_id' is 'x'"):
         plan(tmp_path, {"bos_token_id": "x"})
+    edit(tmp_path / "tokenizer_config.json", lambda values: values.update(eos_token=None))
+    with pytest.raises(sd.ConvertError, match=r"config.json: key 'eos_token_id' is 288"):
+        plan(tmp_path, {"eos_token_id": VOCAB})
 
 
 def test_chat_templates(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def convert(
             files = [str(path) for path in result.files]
             print_json({**asdict(result), "path": str(result.path), "files": files})
             return
-        for line in _fallback_lines(result):
+        for line in (*result.notes, *_fallback_lines(result)):
             note(line)
         what = "heads" if result.kind in ("medusa", "eagle3") else "model"
         more = f" and {len(result.files) - 1} more files" if len(result.files) > 1 else ""

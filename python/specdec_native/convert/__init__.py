@@ -36,6 +36,7 @@ class ConvertResult:
         files: All files.
         fallbacks: Name of tensor -> the simpler type that it has, since its rows are no whole
             blocks of the type meant for it.
+        notes: What of the checkpoint was left out, such as a token id beyond the vocabulary.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class ConvertResult:
     bytes: int
     files: tuple[Path, ...]
     fallbacks: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def convert(
@@ -119,6 +121,7 @@ def convert(
         written.bytes,
         written.paths,
         written.fallbacks,
+        tuple(plan.notes),
     )
 
 

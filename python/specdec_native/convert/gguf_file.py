@@ -63,12 +63,14 @@ class FilePlan:
         tensors: What to write.
         facts: What the choice of types asks about the model (keywords of ``_core.recipe_type``);
             None: every matrix gets the type that the recipe starts from.
+        notes: What of the checkpoint is left out, in words.
     """
 
     architecture: str
     metadata: dict[str, Any] = field(default_factory=dict)
     tensors: list[TensorPlan] = field(default_factory=list)
     facts: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

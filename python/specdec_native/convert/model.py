@@ -116,7 +116,10 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
         f"{family.architecture}.{key}": value
         for key, value in _keys(config, family, sizes, rope).items()
     }
-    plan.metadata |= plan_tokenizer(source.folder, source.config, sizes.vocab, family.architecture)
+    tokenizer, plan.notes = plan_tokenizer(
+        source.folder, source.config, sizes.vocab, family.architecture
+    )
+    plan.metadata |= tokenizer
     return family.architecture, plan
 
 

@@ -115,7 +115,9 @@ def _added_tokens(
     return [found[index] for index in sorted(found)]
 
 
-def special_keys(files: TokenizerConfig, ids: Mapping[str, int], vocab: int) -> dict[str, Any]:
+def special_keys(
+    files: TokenizerConfig, ids: Mapping[str, int], vocab: int
+) -> tuple[dict[str, Any], list[str]]:
     """Ids of the special tokens, and all that end a generation.
 
     Args:
@@ -123,41 +125,58 @@ def special_keys(files: TokenizerConfig, ids: Mapping[str, int], vocab: int) -> 
         ids: Text -> id.
         vocab: Number of ids.
 
+    Returns:
+        The keys, and what was left out since the vocabulary has no such id.
+
     Raises:
-        ConvertError: An id is outside of the vocabulary.
+        ConvertError: An id is no number, or the only end of a generation is no id.
     """
     keys: dict[str, Any] = {}
+    notes: list[str] = []
     for name, key in _SPECIAL.items():
-        text = files.config.values.get(f"{name}_token")
-        text = text.get("content") if isinstance(text, dict) else text
-        found = ids.get(text) if isinstance(text, str) else None
+        text = _text(files.config.values.get(f"{name}_token"))
+        found = [ids[text]] if text is not None and text in ids else []
         for view in (files.model, files.generation):
-            if found is None:
-                found = next(iter(_ids(view, f"{name}_token_id", vocab)), None)
-        if found is not None:
-            keys[f"tokenizer.ggml.{key}"] = found
-    ends = _ids(files.generation, "eos_token_id", vocab) or _ids(files.model, "eos_token_id", vocab)
+            if not found:
+                found = _known(view, f"{name}_token_id", vocab, notes)
+        if found:
+            keys[f"tokenizer.ggml.{key}"] = found[0]
+    ends = _known(files.generation, "eos_token_id", vocab, notes)
+    ends = ends or _known(files.model, "eos_token_id", vocab, notes)
     eos = keys.get("tokenizer.ggml.eos_token_id")
+    if eos is None and any("'eos_token_id'" in note for note in notes):
+        raise ConvertError(next(note for note in notes if "'eos_token_id'" in note))
     others = [one for one in ends if one != eos]
-    if eos is not None and others:
+    if others:
         keys["tokenizer.ggml.eot_token_id"] = others[0]
         keys["tokenizer.ggml.eog_token_ids"] = [eos, *others]
-    return keys
+    return keys, list(dict.fromkeys(notes))
 
 
-def _ids(view: ConfigView, key: str, vocab: int) -> list[int]:
-    """The ids under a key: one, a list, or none; negative ones count as none."""
+def _text(token: Any) -> str | None:
+    """The text of a special token, which is given plainly or with its properties."""
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _known(view: ConfigView, key: str, vocab: int, notes: list[str]) -> list[int]:
+    """The ids under a key that the vocabulary has: one, several, or none.
+
+    Negative ones mean "none"; those beyond the vocabulary are noted.
+    """
     value = view.values.get(key)
     if value is None:
         inner = view.values.get("text_config")
         value = inner.get(key) if isinstance(inner, dict) else None
     listed = value if isinstance(value, list) else [] if value is None else [value]
     for one in listed:
-        if type(one) is not int or one >= vocab:
-            raise ConvertError(
-                f"{view.path}: key {key!r} is {value!r}, but 'vocab_size' is {vocab}"
+        if type(one) is not int:
+            raise ConvertError(f"{view.path}: key {key!r} is {value!r}, no token id")
+        if one >= vocab:
+            notes.append(
+                f"{view.path}: key {key!r} is {value!r}, but the vocabulary ends at {vocab - 1}"
             )
-    return [one for one in listed if one >= 0]
+    return [one for one in listed if 0 <= one < vocab]
 
 
 def adds_tokens(
@@ -167,8 +186,7 @@ def adds_tokens(
     first, last = _template_ends(files.tokenizer)
     keys = {}
     for name, by_template in (("bos", first), ("eos", last)):
-        token = files.config.values.get(f"{name}_token")
-        token = token.get("content") if isinstance(token, dict) else token
+        token = _text(files.config.values.get(f"{name}_token"))
         adds = by_template is not None and by_template == token
         if sentencepiece and files.tokenizer is None:
             adds = name == "bos"

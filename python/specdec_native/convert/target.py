@@ -52,7 +52,7 @@ class Target:
         _, family = find_family(config)
         text = config.merged(config.part("text_config")).with_defaults(family.defaults)
         vocab = text.whole("vocab_size")
-        tokenizer = plan_tokenizer(folder, config, vocab, family.architecture)
+        tokenizer, _ = plan_tokenizer(folder, config, vocab, family.architecture)
         layers, width = text.whole("num_hidden_layers"), text.whole("hidden_size")
         return cls(folder, layers, width, vocab, _plain(tokenizer))
 

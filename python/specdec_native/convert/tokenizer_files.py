@@ -90,7 +90,7 @@ class _Vocabulary:
 
 def plan_tokenizer(
     folder: Path, config: ConfigView, vocab: int, architecture: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """The ``tokenizer.*`` keys for a checkpoint.
 
     Args:
@@ -98,6 +98,9 @@ def plan_tokenizer(
         config: Its ``config.json``.
         vocab: Rows of the embedding.
         architecture: The model's name in GGUF.
+
+    Returns:
+        The keys, and what was left out.
 
     Raises:
         ConvertError: A file is missing or damaged, or its pre-tokeniser is not known.
@@ -128,9 +131,9 @@ def plan_tokenizer(
         keys["tokenizer.ggml.scores"] = np.array(table.scores, np.float32)
     keys["tokenizer.ggml.token_type"] = np.array(table.types, np.int32)
     keys |= found.keys
-    special = special_keys(files, ids, vocab)
+    special, notes = special_keys(files, ids, vocab)
     keys |= special | adds_tokens(files, special, found.kind != "gpt2")
-    return keys | _chat_templates(folder, files)
+    return keys | _chat_templates(folder, files), notes
 
 
 def _fill(table: _Table, path: Path, vocab: Mapping[str, Any]) -> None:
