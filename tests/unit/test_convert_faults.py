@@ -46,6 +46,20 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("llama", {}, pop("model.norm.weight"), r"tensor 'model.norm.weight' is missing"),
     ("llama", {}, put("model.norm.weight", (63,)), r"'model.norm.weight' has shape \[63\]"),
     ("llama", {}, put("model.extra.weight", (2,)), r"'model.extra.weight' is not part of"),
+    (
+        *("llama", {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0.5, 2]}}),
+        *(
+            put("model.layers.0.mlp.up_proj.weight_scale_inv", (3, 2)),
+            r"'weight_block_size' is \[0",
+        ),
+    ),
+    (
+        *("llama", {"quantization_config": {"quant_method": "fp8"}}),
+        *(
+            put("model.layers.0.mlp.up_proj.weight_scale_inv", (3, 2)),
+            r"scale_inv' has shape \[3, 2",
+        ),
+    ),
     ("llama-bias", {"mlp_bias": False}, None, r"mlp.down_proj.bias' is not part of"),
     ("llama-yarn", {"rope_scaling": {"type": "yarn", "factor": 0}}, None, r"key 'factor' is 0"),
     ("qwen3moe", {"norm_topk_prob": False}, None, r"key 'norm_topk_prob' is False, but GGUF"),
@@ -139,7 +153,7 @@ def test_damaged_safetensors(tmp_path: Path) -> None:
         {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]},
         {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
         {"dtype": "F32", "shape": "x", "data_offsets": [0, 8]},
-        {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]},
+        {"dtype": "F8_E5M2", "shape": [8], "data_offsets": [0, 8]},
         7,
     ):
         header = json.dumps({"x": entry}).encode()

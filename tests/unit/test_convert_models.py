@@ -19,6 +19,7 @@ import specdec_native as sd
 from oracle_checkpoint import names_of, read_oracle, write_tensors
 from oracle_tokenizers import write_tokenizer
 from specdec_native import _core
+from specdec_native.convert.fp8 import E4M3
 from support.checkpoints import (
     WEIGHTS,
     assert_same,
@@ -162,6 +163,46 @@ def test_experts_in_other_layouts(tmp_path: Path) -> None:
     edit_tensors(folder, unpack)
     convert(folder, tmp_path / "two.gguf", "f32")
     assert_same(tmp_path / "one.gguf", tmp_path / "two.gguf")
+
+
+@pytest.mark.parametrize("block", [None, [32, 16]])
+def test_weights_of_8_bit_floats(tmp_path: Path, block: list[int] | None) -> None:
+    """Scaled as a whole or by blocks, of which the last ones of a matrix may be cut."""
+    quantization = {"quant_method": "fp8", "weight_block_size": block}
+    folder = checkpoint(tmp_path / "hf", "llama", quantization_config=quantization)
+    expected = {}
+
+    def pack(tensors: dict[str, Any]) -> None:
+        rng = np.random.default_rng(3)
+        for name in [one for one in tensors if "proj" in one]:
+            weight = tensors[name].astype(ml_dtypes.float8_e4m3fn)
+            shape = (
+                (1,)
+                if block is None
+                else tuple(-(-n // b) for n, b in zip(weight.shape, block, strict=True))
+            )
+            scales = rng.uniform(0.5, 2.0, shape).astype(np.float32)
+            wide = scales if block is None else np.kron(scales, np.ones(block, np.float32))
+            expected[name] = weight.astype(np.float32) * (
+                wide if block is None else wide[: weight.shape[0], : weight.shape[1]]
+            )
+            tensors[name] = weight
+            tensors[f"{name}_scale_inv"] = scales
+            tensors[name.replace("weight", "activation_scale")] = np.ones((), np.float32)
+
+    edit_tensors(folder, pack)
+    convert(folder, tmp_path / "out.gguf", "f32")
+    found = tensors_of(tmp_path / "out.gguf")
+    for part in ("down", "up", "gate"):
+        old, new = f"model.layers.1.mlp.{part}_proj.weight", f"blk.1.ffn_{part}.weight"
+        assert np.array_equal(found[new], expected[old])
+    keys = expected["model.layers.0.self_attn.k_proj.weight"].reshape(2, 2, 8, 64)
+    assert np.array_equal(found["blk.0.attn_k.weight"], keys.swapaxes(1, 2).reshape(32, 64))
+
+
+def test_every_8_bit_float() -> None:
+    expected = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert np.array_equal(E4M3, expected, equal_nan=True)
 
 
 def test_both_ways_of_naming_the_text_model(tmp_path: Path) -> None:

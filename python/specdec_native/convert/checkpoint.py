@@ -12,12 +12,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.fp8 import scaled_rows
 from specdec_native.convert.safetensors_file import SafetensorsFile
 from specdec_native.errors import ConvertError
 
 __all__ = ["Checkpoint"]
 
 _PICKLES = ("*.pt", "*.pth", "*.bin")
+_SCALES = "_scale_inv"  # behind the name of a weight of 8-bit floats
 _INDEX = "model.safetensors.index.json"
 
 
@@ -110,8 +112,34 @@ class Checkpoint:
             )
 
     def values(self, name: str, first: int, count: int) -> NDArray[Any]:
-        """Values [first, first + count) as they lie in the file: float32, or whole numbers."""
-        return self._file(name).read(name, first, count)
+        """Values [first, first + count) in the file's order: float32, or whole numbers.
+
+        8-bit floats are multiplied by their scales; of those, whole rows must be asked.
+        """
+        read = self._file(name).read(name, first, count)
+        scales = f"{name}{_SCALES}"
+        if scales not in self._files:
+            return read
+        rows, columns = self.shape(name)
+        block = self._scale_block()
+        expected = tuple(-(-size // one) for size, one in zip((rows, columns), block, strict=True))
+        found = self.tensor(scales)
+        if found.size != 1 and found.shape != expected:
+            raise ConvertError(
+                f"{self.folder}: tensor {scales!r} has shape {list(found.shape)}, expected "
+                f"{list(expected)}, a scale for each block of {list(block)}"
+            )
+        return scaled_rows(read.reshape(-1, columns), first // columns, found, block)
+
+    def _scale_block(self) -> tuple[int, int]:
+        """Rows and columns that share a scale."""
+        quantization = self.config.part("quantization_config")
+        given = None if quantization is None else quantization.values.get("weight_block_size")
+        if given is None:
+            return 128, 128
+        if not isinstance(given, list) or [type(one) for one in given] != [int, int]:
+            raise ConvertError(f"{self.config.path}: key 'weight_block_size' is {given!r}")
+        return max(1, given[0]), max(1, given[1])
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A whole tensor: integers as they are, everything else as float32."""

@@ -37,6 +37,7 @@ _PREFIXES = (("language_model.model.", "language_model."), ("model.language_mode
 _NOT_OURS = re.compile(
     r"(model\.)?(vision_tower|vision_model|multi_modal_projector|visual)\."
     r"|.*\.(rotary_emb\.inv_freq|attention\.masked_bias)$"
+    r"|.*\.(weight_scale_inv|activation_scale|input_scale)$"  # of 8-bit floats
 )
 
 
@@ -125,12 +126,12 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
 
 def _refuse_quantized(config: ConfigView) -> None:
     quantization = config.part("quantization_config")
-    if quantization is None or quantization.text("quant_method", "") == "mxfp4":
+    if quantization is None or quantization.text("quant_method", "") in ("mxfp4", "fp8"):
         return
     raise ConvertError(
         f"{config.path}: key 'quantization_config' names quant_method "
-        f"{quantization.values.get('quant_method')!r}; only mxfp4 (gpt-oss) can be read. Convert "
-        "the original checkpoint, of which this one was made"
+        f"{quantization.values.get('quant_method')!r}; only mxfp4 (gpt-oss) and fp8 can be read. "
+        "Convert the original checkpoint, of which this one was made"
     )
 
 

@@ -17,12 +17,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_native.convert.fp8 import E4M3
 from specdec_native.errors import ConvertError
 
 __all__ = ["SafetensorsFile", "StoredTensor"]
 
 _MOST_HEADER_BYTES = 100_000_000  # as the format's own library allows
-_SIZES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
+_SIZES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "F8_E4M3": 1}
+# In NumPy, or the whole number of the same size where NumPy has no such type.
+_FLOATS = {
+    "BF16": np.uint16,
+    "F16": np.float16,
+    "F32": np.float32,
+    "F64": np.float64,
+    "F8_E4M3": np.uint8,
+}
 _INTEGERS = {
     **{"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "BOOL": np.uint8},
     **{"I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64},
@@ -97,9 +106,7 @@ class SafetensorsFile:
         tensor = self.tensors[name]
         kind: Any = _INTEGERS.get(tensor.dtype)
         if kind is None:
-            kind = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}.get(
-                tensor.dtype, np.float64
-            )
+            kind = _FLOATS[tensor.dtype]
         raw = np.empty(count, np.dtype(kind).newbyteorder("<"))
         try:
             self._file.seek(tensor.start + first * raw.itemsize)
@@ -108,6 +115,8 @@ class SafetensorsFile:
             raise ConvertError(f"{self.path}: cannot be read ({error})") from error
         if done != raw.nbytes:
             raise ConvertError(f"{self.path}: tensor {name!r} is cut short")
+        if tensor.dtype == "F8_E4M3":
+            return E4M3[raw]
         if tensor.dtype == "BF16":
             return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return raw if tensor.is_whole else raw.astype(np.float32, copy=False)
