@@ -100,6 +100,18 @@ def test_damaged_checkpoints_leave_no_file(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_scale_of_mxfp4_that_is_no_number(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "hf", "gpt-oss")
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.0.mlp.experts.down_proj_scales"][1, 2, 0] = 255
+
+    edit_tensors(folder, change)
+    for dtype in ("f32", "bf16"):
+        with pytest.raises(sd.ConvertError, match=r"down_proj_scales' holds 255"):
+            convert(folder, tmp_path / "out.gguf", dtype)
+
+
 def test_shards_and_their_index(tmp_path: Path) -> None:
     oracle = read_oracle("llama")
     whole = write_checkpoint(oracle, tmp_path / "whole")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_native.convert.checkpoint import Checkpoint
+from specdec_native.errors import ConvertError
 
 __all__ = [
     "Slab",
@@ -186,6 +187,7 @@ def transposed(
 
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)  # the eight magnitudes of four bits
 _MXFP4_BLOCK, _MXFP4_BYTES = 32, 17  # values of a block, and its bytes in a GGUF file
+_LARGEST_EXPONENT = 252  # 6 * 2^(253 - 127) is beyond float32; 255 stands for a NaN
 
 
 def mxfp4(
@@ -217,6 +219,10 @@ def mxfp4(
         start, size = first * step + (phase or 0), (count - 1) * step + 1
         packed = source.values(names[0], start * blocks * 16, size * blocks * 16)
         scales = source.values(names[1], start * blocks, size * blocks)
+        if scales.max(initial=0) > _LARGEST_EXPONENT:
+            raise ConvertError(
+                f"tensor {names[1]!r} holds {scales.max()}, a NaN or no finite scale"
+            )
         packed = packed.reshape(size, blocks, 16)[::step]
         scales = scales.reshape(size, blocks)[::step]
         codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(count, blocks, _MXFP4_BLOCK)
