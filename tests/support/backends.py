@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from specdec_native import _core
 
 # Does this build run the CUDA kernels on the CPU (-DSPECDEC_CUDA_EMU=ON)?
@@ -9,6 +11,10 @@ EMULATED = _core.cuda_info().emulated
 BACKENDS = ["ref", "cpu", *(["cuda_emu"] if EMULATED else [])]
 
 
-def make_backend(name: str, threads: int = 2) -> _core.testing.Backend:
+# Of host backends; 1 where a sanitizer sees the kernels only and would take the pool for a race.
+THREADS = int(os.environ.get("SPECDEC_TEST_THREADS", "2"))
+
+
+def make_backend(name: str, threads: int = THREADS) -> _core.testing.Backend:
     """Makes a backend with a workspace of its own."""
     return _core.testing.Backend(name, threads)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_native import _core
+from support.backends import THREADS
 
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 FILTERED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02}
@@ -26,7 +27,7 @@ class Run:
     logprobs: list[tuple[float, list[tuple[int, float]]]]
 
 
-def load(path: Path, device: str | None = None, threads: int = 2) -> _core.Model:
+def load(path: Path, device: str | None = None, threads: int = THREADS) -> _core.Model:
     """Loads a model on a backend of its own; SPECDEC_TEST_DEVICE names it where no test does."""
     device = device or os.environ.get("SPECDEC_TEST_DEVICE", "cpu")
     return _core.Model.load(str(path), _core.make_backend(device, threads))

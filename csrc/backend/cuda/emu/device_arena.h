@@ -37,7 +37,8 @@ class DeviceArena {
   };
 
  private:
-  std::byte* base_ = nullptr;
+  void* mapped_ = nullptr;
+  std::byte* base_ = nullptr;                  // in it, at the start of a huge page
   std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
   std::size_t in_use_ = 0;
   int accesses_ = 0;

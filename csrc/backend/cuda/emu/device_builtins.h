@@ -2,6 +2,7 @@
 // Included by device_code.h only. Collectives take their place in the source along.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -55,12 +56,21 @@ T exchange(T value, unsigned source, const Location& location) {
   return value;
 }
 
-// An atomic operation: lanes of the emulated device never run at the same time.
+// An atomic operation. Lanes never run at the same time, but ThreadSanitizer takes them for
+// threads.
 template <typename T, typename F>
 T update(T* place, F f) {
+#if defined(SPECDEC_EMU_TSAN)
+  std::atomic_ref<T> shared(*place);
+  T old = shared.load(std::memory_order_relaxed);
+  while (!shared.compare_exchange_weak(old, f(old), std::memory_order_relaxed)) {
+  }
+  return old;
+#else
   const T old = *place;
   *place = f(old);
   return old;
+#endif
 }
 
 }  // namespace specdec::emu
@@ -68,9 +78,8 @@ T update(T* place, F f) {
 inline void __syncthreads(std::source_location at = std::source_location::current()) {
   specdec::emu::block_barrier(specdec::emu::site_of(at));
 }
-// Lanes of a warp meet here; on a device it also orders their memory accesses.
 inline void __syncwarp(std::source_location at = std::source_location::current()) {
-  specdec::emu::warp_exchange(0, 0, specdec::emu::site_of(at));
+  specdec::emu::warp_barrier(specdec::emu::site_of(at));
 }
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, unsigned lanes,

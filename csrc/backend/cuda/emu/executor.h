@@ -33,10 +33,12 @@ void run_grid(Extent grid, unsigned threads, std::size_t dynamic_shared_bytes,
 struct LaneIndex {
   Extent thread, block, block_dim, grid_dim;  // thread and block: indices
 };
-// Of the lane that is running.
-const LaneIndex& lane_index();
+extern LaneIndex lane_now;  // of the lane that is running
+inline const LaneIndex& lane_index() { return lane_now; }
 
 void block_barrier(Site site);
+// Orders what the lanes of a warp do to memory; the exchange below does not.
+void warp_barrier(Site site);
 // Every lane of the warp gives a value and gets that of lane `source` (0..31).
 std::uint64_t warp_exchange(std::uint64_t value, unsigned source, Site site);
 // The block's memory for one shared array; `key` tells the arrays of a kernel apart.

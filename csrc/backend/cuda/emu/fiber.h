@@ -1,4 +1,4 @@
-// A stack of its own to run a function on, with switches in both directions.
+// Stacks to run functions on, with direct switches from one to another. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,17 @@ namespace specdec::emu {
 
 class Fiber {
  public:
-  // `body` runs at the first resume() and must never return: it ends by a last suspend().
-  Fiber(void (*body)(void*), void* argument);
+  // Stands for the calling thread on its own stack, so that a fiber can switch back to it.
+  Fiber();
+  // `body` starts at the first switch to the fiber and must never return. To ThreadSanitizer the
+  // fiber is a thread of its own, or the one that `same_thread` is.
+  Fiber(void (*body)(void*), void* argument, const Fiber* same_thread = nullptr);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  void resume();   // from outside: runs until the fiber suspends
-  void suspend();  // from inside: back to the one who resumed
+  // Leaves `from`, which must be what runs now; returns when something enters `from` again.
+  void enter_from(Fiber& from);
   // Did the fiber write past the end of its stack?
   bool overflowed() const;
 

@@ -125,6 +125,7 @@ __device__ __forceinline__ void softmax_chunk(const AttentionSegment& s, const T
       const float other = __shfl_xor_sync(kFullWarp, max, apart);
       max = other > max ? other : max;
     }
+    __syncwarp();  // all have read: a shuffle does not order memory
     float sum = 0.0f;
     if (lane < kVirtualLanes) {
       for (int t = lane; t < count; t += kVirtualLanes) {
