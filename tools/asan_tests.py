@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from preset_build import configure_and_build, make_site
+from sanitizers import sanitizer_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "asan"
@@ -31,19 +32,9 @@ def main() -> int:
     """Builds, runs, and returns pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         configure_and_build(Path(folder), "asan")
-    # libstdc++ too: the sanitizer looks up __cxa_throw at its start, before the module is there.
-    compiler = os.environ.get("CXX", "g++")
-    preloaded = [
-        subprocess.run(
-            [compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        for name in ("libasan.so", "libstdc++.so")
-    ]
     environment = {
         **os.environ,
-        "LD_PRELOAD": " ".join(preloaded),
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",  # the interpreter itself leaks
-        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+        **sanitizer_environment("asan"),
         "PYTHONPATH": str(make_site(BUILD)),
         "SPECDEC_SANITIZED": "1",
     }

@@ -55,11 +55,16 @@ def configure_and_build(tools: Path, preset: str, log: Path | None = None) -> No
         raise SystemExit(result.stdout[-20000:])
 
 
-def make_site(build: Path) -> Path:
-    """A folder with the package and the extension of a build, to put before the installed one."""
-    package = build / "site" / "specdec_native"
+def make_site(build: Path, variant: str = "") -> Path:
+    """A folder with the package and the extension of a build, to put before the installed one.
+
+    Args:
+        build: The build's folder.
+        variant: A folder in it with another extension of the same name.
+    """
+    package = build / "site" / variant / "specdec_native"
     shutil.rmtree(package, ignore_errors=True)
     shutil.copytree(ROOT / "python" / "specdec_native", package)
-    for module in build.glob("_core*.so"):
+    for module in (build / variant).glob("_core*.so"):
         shutil.copy2(module, package)
     return package.parent

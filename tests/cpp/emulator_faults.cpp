@@ -2,7 +2,7 @@
 // device said", or "ok" and the value that came out. tests/cuda_emu/test_emulator.py reads it.
 #include <cstdio>
 #include <exception>
-#include <vector>
+#include <string>
 
 #include "backend/cuda/launch.h"
 
@@ -68,12 +68,38 @@ __global__ void unasked_dynamic_memory(float* out) {
   *out = values[0];
 }
 
-void report(const char* name, void (*kernel)(float*), int threads, bool host_pointer = false) {
+// One element behind the end of an array.
+__global__ void beyond_device_memory(float* out) {
+  if (threadIdx.x == 0) out[1] = 1.0f;
+}
+__global__ void beyond_shared_memory(float* out) {
+  SPECDEC_SHARED(float, values, [kThreads]);
+  values[threadIdx.x] = 1.0f;
+  __syncthreads();
+  const float* first = values;
+  if (threadIdx.x == 0) *out = first[blockDim.x];
+}
+
+// A shuffle brings values over, but it does not order what lanes do to memory.
+__global__ void order_by_shuffle(float* out) {
+  SPECDEC_SHARED(float, value, [1]);
+  if (threadIdx.x == 0) value[0] = 7.0f;
+  const int zero = __shfl_sync(kFullWarp, 0, 0);
+  if (threadIdx.x == 1) *out = value[zero];
+}
+
+// Both blocks write the same place.
+__global__ void blocks_collide(float* out) {
+  if (threadIdx.x == blockIdx.x) *out = 1.0f;
+}
+
+void report(const char* name, void (*kernel)(float*), int threads, bool host_pointer = false,
+            unsigned blocks = 1) {
   const Stream stream;
   const DeviceMemory memory(sizeof(float));
   float host = 0.0f;
   try {
-    launch(name, kernel, {}, threads, 0, stream.handle(),
+    launch(name, kernel, {blocks}, threads, 0, stream.handle(),
            host_pointer ? &host : memory.as<float>());
     copy_to_host(stream.handle(), &host, memory.data(), sizeof(host));
     std::printf("%s: ok %g\n", name, static_cast<double>(host));
@@ -82,7 +108,7 @@ void report(const char* name, void (*kernel)(float*), int threads, bool host_poi
   }
 }
 
-// What a host that follows a device pointer gets: run alone, because it ends the process.
+// What a host that follows a device pointer gets.
 float read_from_the_host() {
   const DeviceMemory memory(sizeof(float));
   const float value = 5.0f;
@@ -116,11 +142,23 @@ void run_all() {
   report("sound_again", sound, kThreads);
 }
 
+// What may end the process.
+int run_alone(const std::string& name) {
+  if (name == "read_from_the_host") return static_cast<int>(read_from_the_host());
+  if (name == "sound") report("sound", sound, kThreads);
+  if (name == "missing_barrier") report("missing_barrier", missing_barrier, kThreads);
+  if (name == "beyond_device_memory") report("device", beyond_device_memory, kThreads);
+  if (name == "beyond_shared_memory") report("shared", beyond_shared_memory, kThreads);
+  if (name == "order_by_shuffle") report("shuffle", order_by_shuffle, kThreads);
+  if (name == "blocks_collide") report("blocks", blocks_collide, kThreads, false, 2);
+  return 0;
+}
+
 }  // namespace
 }  // namespace specdec::cuda
 
-int main(int count, char**) {
-  if (count > 1) return static_cast<int>(specdec::cuda::read_from_the_host());
+int main(int count, char** arguments) {
+  if (count > 1) return specdec::cuda::run_alone(arguments[1]);
   specdec::cuda::run_all();
   return 0;
 }

@@ -10,6 +10,7 @@ import pytest
 
 from specdec_native import _core
 
+SANITIZER = os.environ.get("SPECDEC_KERNELS_SANITIZED", "")
 PROGRAM = Path(_core.__file__).parent / "emulator_faults"
 EXPECTED = {
     "sound": "ok 32",
@@ -47,6 +48,31 @@ def test_a_missing_barrier_shows_in_one_of_the_orders() -> None:
 
 
 def test_a_host_that_follows_a_device_pointer_ends_as_with_a_real_device() -> None:
-    result = subprocess.run([PROGRAM, "read"], capture_output=True, check=False)
+    result = subprocess.run([PROGRAM, "read_from_the_host"], capture_output=True, check=False)
     assert result.returncode != 0
     assert result.returncode != 5  # the value that lies there
+
+
+# Fault -> what the sanitizer that finds it says.
+FOUND_BY = {
+    "asan": {
+        "sound": "",
+        "beyond_device_memory": "use-after-poison",
+        "beyond_shared_memory": "heap-buffer-overflow",
+    },
+    "tsan": {
+        "sound": "",
+        "missing_barrier": "data race",
+        "order_by_shuffle": "data race",
+        "blocks_collide": "data race",
+    },
+}
+
+
+@pytest.mark.skipif(not SANITIZER, reason="the kernels of this build are not under a sanitizer")
+@pytest.mark.parametrize("fault", sorted({**FOUND_BY["asan"], **FOUND_BY["tsan"]}))
+def test_sanitizers_see_lanes_and_device_memory(fault: str) -> None:
+    result = subprocess.run([PROGRAM, fault], capture_output=True, text=True, check=False)
+    expected = FOUND_BY[SANITIZER].get(fault, "")
+    assert expected in result.stderr
+    assert (result.returncode == 0) == (expected == "")

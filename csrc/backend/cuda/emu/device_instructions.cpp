@@ -53,12 +53,15 @@ struct Copy {
   const void* from;
 };
 struct LaneCopies {
+  std::uint64_t run = 0;  // the block that they are of
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> groups;  // oldest first
 };
 LaneCopies& copies_of_lane() {
   static std::array<LaneCopies, kMaxThreads> lanes;
-  return lanes[threadIdx.x];
+  LaneCopies& copies = lanes[threadIdx.x];
+  if (copies.run != lane_now.run) copies = {lane_now.run, {}, {}};
+  return copies;
 }
 
 constexpr std::size_t kCopyBytes = 16;

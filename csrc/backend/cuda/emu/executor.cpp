@@ -216,6 +216,7 @@ class Executor {
 
   void run_block() {
     renew_shared_memory();
+    ++lane_now.run;
     for (unsigned i = 0; i < threads_; ++i) lanes_[i]->done = false;
     lanes_left_ = threads_;
     switches_ = 0;

@@ -32,6 +32,7 @@ void run_grid(Extent grid, unsigned threads, std::size_t dynamic_shared_bytes,
 
 struct LaneIndex {
   Extent thread, block, block_dim, grid_dim;  // thread and block: indices
+  std::uint64_t run = 0;                      // counts the blocks of all launches
 };
 extern LaneIndex lane_now;  // of the lane that is running
 inline const LaneIndex& lane_index() { return lane_now; }
