@@ -31,8 +31,8 @@ py::str name_of(const std::string& bytes) {
 }
 
 QuantizeResult quantize(const py::bytes& in, const py::bytes& out, const std::string& recipe,
-                        bool pure, int threads, std::uint64_t max_bytes,
-                        const py::object& progress) {
+                        bool pure, int threads, const py::bytes& importance,
+                        std::uint64_t max_bytes, const py::object& progress) {
   QuantizeProgress report;
   if (!progress.is_none()) {
     report = [&progress](double fraction) {
@@ -42,7 +42,7 @@ QuantizeResult quantize(const py::bytes& in, const py::bytes& out, const std::st
     };
   }
   const std::string in_path = in, out_path = out;
-  const QuantizeOptions options = {recipe, pure, threads, max_bytes};
+  const QuantizeOptions options = {recipe, pure, threads, importance, max_bytes};
   const py::gil_scoped_release release;
   return quantize_file(in_path, out_path, options, report);
 }
@@ -117,6 +117,7 @@ void bind_quantize(py::module_& m) {
       .def_property_readonly("to_type",
                              [](const QuantizedTensor& s) { return gguf_type_name(s.to); })
       .def_readonly("fallback", &QuantizedTensor::fallback)
+      .def_readonly("unweighted", &QuantizedTensor::unweighted)
       .def_readonly("elements", &QuantizedTensor::elements)
       .def_readonly("bytes_before", &QuantizedTensor::bytes_before)
       .def_readonly("bytes_after", &QuantizedTensor::bytes_after);
@@ -130,7 +131,8 @@ void bind_quantize(py::module_& m) {
       .def_readonly("bytes_before", &QuantizeResult::bytes_before)
       .def_readonly("bytes_after", &QuantizeResult::bytes_after);
   m.def("quantize_file", &quantize, py::arg("in_path"), py::arg("out_path"), py::arg("recipe"),
-        py::kw_only(), py::arg("pure") = false, py::arg("threads") = 0, py::arg("max_bytes") = 0,
+        py::kw_only(), py::arg("pure") = false, py::arg("threads") = 0,
+        py::arg("importance") = py::bytes(), py::arg("max_bytes") = 0,
         py::arg("progress") = py::none(),
         "Writes in_path with its weights in the types of a recipe; paths as bytes (os.fsencode).");
   bind_recipes(m);

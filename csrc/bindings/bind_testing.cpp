@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,17 +46,21 @@ Array<float> dequantize(const std::string& dtype_name, const Array<std::uint8_t>
   return out;
 }
 
-Array<std::uint8_t> quantize_values(const std::string& dtype_name, const Array<float>& values) {
+// weights: one for each value, or none.
+Array<std::uint8_t> quantize_values(const std::string& dtype_name, const Array<float>& values,
+                                    const std::optional<Array<float>>& weights) {
   const DType dtype = parse_dtype(dtype_name);
   const auto n = static_cast<std::size_t>(values.size());
   if (n % dtype_info(dtype).block_size != 0) {
     throw InvalidArgument(str(n, " values are not whole blocks of ", dtype_name));
   }
+  if (weights) check_shape("weights", *weights, {values.size()});
+  const float* factors = weights ? weights->data() : nullptr;
   Array<std::uint8_t> out(static_cast<py::ssize_t>(row_bytes(dtype, n)));
   auto* dst = reinterpret_cast<std::byte*>(out.mutable_data());
   const float* src = values.data();
   const py::gil_scoped_release unlocked;
-  quantize_row(dtype, src, dst, n);
+  quantize_row(dtype, src, dst, n, factors);
   return out;
 }
 
@@ -153,7 +158,8 @@ void bind_testing(pybind11::module_& m) {
   testing::bind_rules(sub);
   testing::bind_pool(sub);
   sub.def("dequantize", testing::dequantize, py::arg("dtype"), py::arg("raw"), py::arg("n"));
-  sub.def("quantize", testing::quantize_values, py::arg("dtype"), py::arg("values"));
+  sub.def("quantize", testing::quantize_values, py::arg("dtype"), py::arg("values"),
+          py::arg("weights") = py::none());
 
   sub.def("cuda_self_test", cuda_self_test, py::arg("device"),
           py::call_guard<py::gil_scoped_release>());

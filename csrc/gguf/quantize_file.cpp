@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/printable.h"
 #include "core/tensor.h"
+#include "gguf/importance.h"
 #include "gguf/reader.h"
 #include "gguf/recipe.h"
 #include "gguf/row_converter.h"
@@ -44,6 +46,32 @@ QuantizedTensor plan_tensor(const GgufFile& file, const TensorInfo& info, const 
   return tensor;
 }
 
+bool uses_weights(const QuantizedTensor& tensor) {
+  if (tensor.from == tensor.to) return false;
+  const DType to = static_cast<DType>(tensor.to);
+  return dtype_info(to).block_size > 1 && to != DType::kQ8_0;
+}
+
+// The importance weights of a tensor; nullptr where there are none or its type ignores them.
+const std::vector<float>* weights_of(const std::optional<ImportanceFile>& importance,
+                                     const TensorInfo& info, const QuantizedTensor& tensor) {
+  if (!importance || !uses_weights(tensor)) return nullptr;
+  const std::size_t cols = info.shape.back();
+  const std::size_t rows = info.shape[info.shape.size() - 2];
+  return importance->find(info.name, info.elements / rows / cols, cols);
+}
+
+void tell_importance(const ImportanceFile& importance, MetadataWriter& metadata) {
+  metadata.set_string("quantize.imatrix.file", importance.path());
+  if (!importance.datasets().empty()) {
+    metadata.set_string("quantize.imatrix.dataset", importance.datasets().front());
+  }
+  metadata.set_u32("quantize.imatrix.entries_count", static_cast<std::uint32_t>(importance.size()));
+  if (importance.chunks() > 0) {
+    metadata.set_u32("quantize.imatrix.chunks_count", importance.chunks());
+  }
+}
+
 // Converts one tensor after the other; the buffers live as long.
 class Converter {
  public:
@@ -52,7 +80,9 @@ class Converter {
     for (const TensorInfo& info : file.tensors()) total_ += info.elements;
   }
 
-  void convert(const TensorInfo& info, const QuantizedTensor& tensor) {
+  // weights [matrices, K]; nullptr: all equal.
+  void convert(const TensorInfo& info, const QuantizedTensor& tensor,
+               const std::vector<float>* weights) {
     if (tensor.from == tensor.to) {
       writer_.write(file_.data(info), info.bytes);
       report(tensor.elements);
@@ -65,7 +95,8 @@ class Converter {
     for (std::size_t row = 0; row < view.rows(); row += chunk) {
       const std::size_t count = std::min(chunk, view.rows() - row);
       out_.resize(count * row_bytes(to, view.cols()));
-      rows_.convert(view, to, row, count, out_.data(), where);
+      rows_.convert(view, to, row, count, out_.data(), where,
+                    weights == nullptr ? nullptr : weights->data());
       writer_.write(out_.data(), out_.size());
       report(count * view.cols());
     }
@@ -91,11 +122,16 @@ QuantizeResult quantize_file(const std::string& in, const std::string& out,
                              const QuantizeOptions& options, const QuantizeProgress& progress) {
   const Recipe& recipe = find_recipe(options.recipe);
   const std::shared_ptr<const GgufFile> file = GgufFile::open(in);
-  const RecipeFacts facts = recipe_facts(*file);
+  std::optional<ImportanceFile> importance;
+  if (!options.importance.empty()) importance.emplace(options.importance);
+  RecipeFacts facts = recipe_facts(*file);
+  facts.has_weights = importance.has_value();
   QuantizeResult result;
   std::vector<TensorPlan> directory;
   for (const TensorInfo& info : file->tensors()) {
     QuantizedTensor tensor = plan_tensor(*file, info, recipe, facts, options.pure);
+    tensor.unweighted =
+        importance && uses_weights(tensor) && weights_of(importance, info, tensor) == nullptr;
     directory.push_back({tensor.name, tensor.to, info.shape, tensor.bytes_after});
     result.tensors.push_back(std::move(tensor));
   }
@@ -103,6 +139,7 @@ QuantizeResult quantize_file(const std::string& in, const std::string& out,
   metadata.copy(file->metadata());
   metadata.set_u32("general.file_type", recipe.file_type);
   metadata.set_u32("general.quantization_version", kQuantizationVersion);
+  if (importance) tell_importance(*importance, metadata);
 
   GgufWriter writer(out, std::move(metadata), std::move(directory), file->alignment(),
                     options.max_bytes);
@@ -110,7 +147,8 @@ QuantizeResult quantize_file(const std::string& in, const std::string& out,
   require_other_files(file->paths(), result.paths);
   Converter converter(*file, writer, options.threads, progress);
   for (std::size_t i = 0; i < result.tensors.size(); ++i) {
-    converter.convert(file->tensors()[i], result.tensors[i]);
+    const TensorInfo& info = file->tensors()[i];
+    converter.convert(info, result.tensors[i], weights_of(importance, info, result.tensors[i]));
   }
   result.bytes_before = file->file_size();
   result.bytes_after = writer.finish();

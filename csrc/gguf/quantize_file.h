@@ -14,6 +14,7 @@ struct QuantizedTensor {
   std::string name;
   std::uint32_t from = 0, to = 0;  // numbers of types in the format
   bool fallback = false;           // its rows are no whole blocks of the type meant for it
+  bool unweighted = false;         // importance weights are given, but none for it
   std::size_t elements = 0;
   std::size_t bytes_before = 0, bytes_after = 0;
 };
@@ -28,6 +29,7 @@ struct QuantizeOptions {
   std::string recipe;
   bool pure = false;            // every matrix gets the recipe's base type
   int threads = 0;              // <= 0: one per physical core
+  std::string importance;       // path of an ImportanceFile; empty: all columns count alike
   std::uint64_t max_bytes = 0;  // of a file, as GgufWriter takes it; 0: one file
 };
 

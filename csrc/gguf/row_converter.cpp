@@ -34,8 +34,9 @@ void require_storable(const float* values, std::size_t n, DType to, std::size_t 
 }  // namespace
 
 void RowConverter::convert(const TensorView& view, DType to, std::size_t first, std::size_t count,
-                           std::byte* out, const std::string& where) {
+                           std::byte* out, const std::string& where, const float* weights) {
   const std::size_t cols = view.cols();
+  const std::size_t matrix_rows = view.shape.size() < 2 ? 1 : view.shape[view.shape.size() - 2];
   const std::size_t before = row_bytes(view.dtype, cols), after = row_bytes(to, cols);
   const std::size_t per_task = std::max<std::size_t>(1, kTaskValues / cols);
   values_.resize(static_cast<std::size_t>(pool_.threads()) * cols);
@@ -45,7 +46,9 @@ void RowConverter::convert(const TensorView& view, DType to, std::size_t first, 
     for (std::size_t i = task * per_task; i < end; ++i) {
       dequantize_row(view.dtype, view.data + (first + i) * before, values, cols);
       require_storable(values, cols, to, first + i, where);
-      quantize_row(to, values, out + i * after, cols);
+      const std::size_t matrix = (first + i) / matrix_rows;
+      quantize_row(to, values, out + i * after, cols,
+                   weights == nullptr ? nullptr : weights + matrix * cols);
     }
   });
 }

@@ -137,6 +137,8 @@ class QuantizedTensor:
     def name(self) -> str: ...
     @property
     def to_type(self) -> str: ...
+    @property
+    def unweighted(self) -> bool: ...
 
 class QuantizeResult:
     """
@@ -625,6 +627,7 @@ def quantize_file(
     *,
     pure: bool = False,
     threads: typing.SupportsInt | typing.SupportsIndex = 0,
+    importance: bytes = b"",
     max_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
     progress: typing.Any = None,
 ) -> QuantizeResult:

@@ -29,6 +29,7 @@ class QuantizedTensor:
         to_type: Its type in the output.
         fallback: Whether it has a simpler type than the recipe says, whose blocks its rows do
             not fill.
+        unweighted: Whether importance weights were given, but none for it.
         elements: Its number of values.
         bytes_before: Its size in the input.
         bytes_after: Its size in the output.
@@ -38,6 +39,7 @@ class QuantizedTensor:
     from_type: str
     to_type: str
     fallback: bool
+    unweighted: bool
     elements: int
     bytes_before: int
     bytes_after: int
@@ -68,6 +70,11 @@ class QuantizeResult:
         """The tensors that have a simpler type than the recipe says."""
         return tuple(one for one in self.tensors if one.fallback)
 
+    @property
+    def unweighted(self) -> tuple[QuantizedTensor, ...]:
+        """The tensors that the importance file has no weights for."""
+        return tuple(one for one in self.tensors if one.unweighted)
+
 
 def quantize(
     in_path: str | os.PathLike[str],
@@ -75,6 +82,7 @@ def quantize(
     type: str,
     *,
     pure: bool = False,
+    imatrix: str | os.PathLike[str] | None = None,
     split_size: int | str | None = None,
     threads: int | None = None,
     progress: ProgressOption = None,
@@ -97,6 +105,9 @@ def quantize(
         type: One of `QUANTIZE_TYPES`; ``q3_k``, ``q4_k`` and ``q5_k`` are short for those with
             ``_m``.
         pure: Give every matrix the type that the recipe starts from.
+        imatrix: A file of importance weights as llama.cpp's ``llama-imatrix`` writes it, in either
+            of its forms: the error of a column counts in proportion to them. Tensors without an
+            entry are quantised with equal weights, see `QuantizeResult.unweighted`.
         split_size: Largest size of a file, in bytes or as in ``"2G"`` (10^9 bytes) and ``"500M"``.
             A larger model becomes ``OUT-00001-of-00003.gguf`` and so on; a tensor is never split.
         threads: None: one per physical core.
@@ -108,14 +119,17 @@ def quantize(
 
     Raises:
         GgufError: The input is damaged, holds a NaN, an infinity or, where F16 is asked, a value
-            beyond it, or has a type that cannot be read.
+            beyond it, or has a type that cannot be read; or the importance weights are damaged or
+            of another model.
         OutputError: The output cannot be written; nothing is left of it.
         ValueError: An unknown type, or the output is the input.
-        FileNotFoundError: There is no input.
+        FileNotFoundError: There is no input, or no file of importance weights.
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}, expected at least 1")
     max_bytes = parse_size(split_size)
+    if imatrix is not None and not Path(imatrix).expanduser().exists():
+        raise FileNotFoundError(f"there is no file {os.fspath(imatrix)!r}")
     source = resolve_model(in_path)
     target = Path(os.fspath(out_path)).expanduser()
     with open_progress(progress) as shown:
@@ -125,6 +139,7 @@ def quantize(
             type,
             pure=pure,
             threads=threads or 0,
+            importance=b"" if imatrix is None else os.fsencode(Path(imatrix).expanduser()),
             max_bytes=max_bytes,
             progress=lambda part: shown(part, f"quantising {source.name} to {type}"),
         )
@@ -134,6 +149,7 @@ def quantize(
             one.from_type,
             one.to_type,
             one.fallback,
+            one.unweighted,
             one.elements,
             one.bytes_before,
             one.bytes_after,

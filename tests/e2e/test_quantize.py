@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,6 +120,17 @@ def test_command_splits(tiny_model: Path, tmp_path: Path) -> None:
     wrong = run(tiny_model, tmp_path / "out.gguf", "-t", "f32", "--split-size", "big")
     assert wrong.returncode == 2
     assert "split size is 'big'" in " ".join(wrong.stderr.split())
+
+
+def test_command_with_importance_weights(tiny_model: Path, tmp_path: Path) -> None:
+    """The older form: entries, then each name, calls, and sums of squares."""
+    name = b"blk.0.ffn_up.weight"
+    source = tmp_path / "weights.imatrix"
+    head = struct.pack("<ii", 1, len(name)) + name + struct.pack("<ii", 1, 64)
+    source.write_bytes(head + np.linspace(0, 1, 64, dtype="<f4").tobytes())
+    done = run(tiny_model, tmp_path / "out.gguf", "-t", "q4_0", "--imatrix", source)
+    assert done.returncode == 0, done.stderr
+    assert f"tensors have no weights in {source}: " in done.stderr
 
 
 def test_command_errors(tiny_model: Path, tmp_path: Path) -> None:

@@ -77,23 +77,25 @@ struct TableFit {
 };
 
 // The best step of the entries that are nearest at 1 / inverse.
-TableFit refit(const float* x, float inverse) {
+template <typename W>
+TableFit refit(const float* x, W w, float inverse) {
   float xq = 0, qq = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
     const float q = kIq4Table[place(kIq4Thresholds, x[i] * inverse)];
-    xq += x[i] * q;
-    qq += q * q;
+    xq += w[i] * x[i] * q;
+    qq += w[i] * q * q;
   }
   return {xq / qq, xq * xq / qq};  // no entry is 0
 }
 
-float fit_iq4_step(const float* x) {
+template <typename W>
+float fit_iq4_step(const float* x, W w) {
   const float top = largest<kBlock>(x);
   if (std::fabs(top) < kSmallest) return 0;
   constexpr Grid kGrid = {0.7f, 1.15f, 14};
   TableFit best;
   const auto consider = [&](float inverse) {
-    const TableFit fit = refit(x, inverse);
+    const TableFit fit = refit(x, w, inverse);
     if (fit.explained > best.explained) best = fit;
   };
   for (const float bound : {kIq4Table.front(), kIq4Table.back()}) {
@@ -103,12 +105,13 @@ float fit_iq4_step(const float* x) {
   return best.step;
 }
 
-float iq4_error(const float* x, float step) {
+template <typename W>
+float iq4_error(const float* x, W w, float step) {
   const float inverse = inverse_of(step);
   float sum = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
     const float error = x[i] - step * kIq4Table[place(kIq4Thresholds, x[i] * inverse)];
-    sum += error * error;
+    sum += w[i] * error * error;
   }
   return sum;
 }
@@ -128,12 +131,13 @@ struct Iq4Super {
   float error = std::numeric_limits<float>::max();
 };
 
-void choose_scale(const float* x, float wish, Iq4Super& super, std::size_t j) {
+template <typename W>
+void choose_scale(const float* x, W w, float wish, Iq4Super& super, std::size_t j) {
   const float d = half_to_float(super.d);
   const int centre = static_cast<int>(nearest(clamped(wish * inverse_of(d), -32, 31)));
   float best = std::numeric_limits<float>::max();
   for (int s = std::max(centre - 1, -32); s <= std::min(centre + 1, 31); ++s) {
-    const float error = iq4_error(x, d * static_cast<float>(s));
+    const float error = iq4_error(x, w, d * static_cast<float>(s));
     if (error < best) {
       best = error;
       super.scale[j] = s;
@@ -142,7 +146,8 @@ void choose_scale(const float* x, float wish, Iq4Super& super, std::size_t j) {
   super.error += best;
 }
 
-void refit_unit(const float* x, Iq4Super& super) {
+template <typename W>
+void refit_unit(const float* x, W w, Iq4Super& super) {
   const float d = half_to_float(super.d);
   double xq = 0, qq = 0;
   for (std::size_t j = 0; j < kSubs; ++j) {
@@ -151,44 +156,49 @@ void refit_unit(const float* x, Iq4Super& super) {
     for (std::size_t i = 0; i < kBlock; ++i) {
       const float v = x[j * kBlock + i];
       const float q = scale * kIq4Table[place(kIq4Thresholds, v * inverse)];
-      xq += static_cast<double>(v) * q;
-      qq += static_cast<double>(q) * q;
+      const double wq = static_cast<double>(w[j * kBlock + i]) * q;
+      xq += static_cast<double>(v) * wq;
+      qq += static_cast<double>(q) * wq;
     }
   }
   if (qq > 0) super.d = step_half(static_cast<float>(xq / qq));
 }
 
 // x [256]
-Iq4Super fit_iq4_super(const float* x) {
+template <typename W>
+Iq4Super fit_iq4_super(const float* x, W w) {
   constexpr int kRounds = 3;
   float wish[kSubs];
   float top = 0;
   for (std::size_t j = 0; j < kSubs; ++j) {
-    wish[j] = fit_iq4_step(x + j * kBlock);
+    wish[j] = fit_iq4_step(x + j * kBlock, w + j * kBlock);
     if (std::fabs(wish[j]) > std::fabs(top)) top = wish[j];
   }
   Iq4Super super, best;
   super.d = step_half(-top / kScaleBias);
   for (int round = 0; round < kRounds; ++round) {
     super.error = 0;
-    for (std::size_t j = 0; j < kSubs; ++j) choose_scale(x + j * kBlock, wish[j], super, j);
+    for (std::size_t j = 0; j < kSubs; ++j)
+      choose_scale(x + j * kBlock, w + j * kBlock, wish[j], super, j);
     if (super.error < best.error) best = super;
-    if (round + 1 < kRounds) refit_unit(x, super);
+    if (round + 1 < kRounds) refit_unit(x, w, super);
   }
   return best;
 }
 
-Iq4NlBlock encode_iq4_nl(const float* x) {
+template <typename W>
+Iq4NlBlock encode_iq4_nl(const float* x, W w) {
   Iq4NlBlock block = {};
-  block.d = step_half(fit_iq4_step(x));
+  block.d = step_half(fit_iq4_step(x, w));
   std::uint8_t q[kBlock];
   assign_places(x, half_to_float(block.d), kIq4Thresholds, q);
   pack_nibbles(q, block.qs);
   return block;
 }
 
-Iq4XsBlock encode_iq4_xs(const float* x) {
-  const Iq4Super super = fit_iq4_super(x);
+template <typename W>
+Iq4XsBlock encode_iq4_xs(const float* x, W w) {
+  const Iq4Super super = fit_iq4_super(x, w);
   const float d = half_to_float(super.d);
   Iq4XsBlock block = {};
   block.d = super.d;
@@ -207,12 +217,13 @@ Iq4XsBlock encode_iq4_xs(const float* x) {
 // 2^(e - 128), the unit of a block's doubled table.
 float mxfp4_unit(int e) { return std::ldexp(1.0f, e - 128); }
 
-float mxfp4_error(const float* x, float unit) {
+template <typename W>
+float mxfp4_error(const float* x, W w, float unit) {
   const float inverse = 1.0f / unit;
   float sum = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
     const float error = x[i] - unit * kMxfp4Table[place(kMxfp4Thresholds, x[i] * inverse)];
-    sum += error * error;
+    sum += w[i] * error * error;
   }
   return sum;
 }
@@ -222,7 +233,8 @@ std::uint8_t mxfp4_code(std::uint8_t place) {
   return static_cast<std::uint8_t>(place >= 8 ? place - 8 : 15 - place);
 }
 
-Mxfp4Block encode_mxfp4(const float* x) {
+template <typename W>
+Mxfp4Block encode_mxfp4(const float* x, W w) {
   Mxfp4Block block = {};
   const float top = std::fabs(largest<kBlock>(x));
   if (top < kSmallest) return block;
@@ -230,7 +242,7 @@ Mxfp4Block encode_mxfp4(const float* x) {
   const int centre = std::ilogb(top / 12) + 128;
   float best = std::numeric_limits<float>::max();
   for (int e = centre - 1; e <= centre + 1; ++e) {
-    const float error = mxfp4_error(x, mxfp4_unit(e));
+    const float error = mxfp4_error(x, w, mxfp4_unit(e));
     if (error < best) {
       best = error;
       block.e = static_cast<std::uint8_t>(e);
@@ -245,16 +257,19 @@ Mxfp4Block encode_mxfp4(const float* x) {
 
 }  // namespace
 
-void quantize_row_iq4_nl(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, encode_iq4_nl);
+void quantize_row_iq4_nl(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights,
+                     [](const float* x, auto w) { return encode_iq4_nl(x, w); });
 }
 
-void quantize_row_iq4_xs(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_iq4_xs);
+void quantize_row_iq4_xs(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_iq4_xs(x, w); });
 }
 
-void quantize_row_mxfp4(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, encode_mxfp4);
+void quantize_row_mxfp4(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights,
+                     [](const float* x, auto w) { return encode_mxfp4(x, w); });
 }
 
 }  // namespace specdec::quantize

@@ -27,8 +27,8 @@ struct AffineSuper {
 };
 
 // The scale and min of sub-block j near those wished for whose real error is smallest.
-template <std::size_t N>
-void choose_integers(const float* x, const Affine& wish, const AffineShape& shape,
+template <std::size_t N, typename W>
+void choose_integers(const float* x, W w, const Affine& wish, const AffineShape& shape,
                      AffineSuper<N>& super, std::size_t j) {
   const float d = half_to_float(super.d), dmin = half_to_float(super.dmin);
   const auto near = [&](float value, float unit) {
@@ -39,7 +39,7 @@ void choose_integers(const float* x, const Affine& wish, const AffineShape& shap
   float best = std::numeric_limits<float>::max();
   for (int s = std::max(scale - 1, 0); s <= std::min(scale + 1, shape.scale_max); ++s) {
     for (int m = std::max(min - 1, 0); m <= std::min(min + 1, shape.scale_max); ++m) {
-      const float error = squared_error<N>(x, d * static_cast<float>(s),
+      const float error = squared_error<N>(x, w, d * static_cast<float>(s),
                                            dmin * static_cast<float>(m), {0, shape.levels});
       if (error < best) {
         best = error;
@@ -53,8 +53,8 @@ void choose_integers(const float* x, const Affine& wish, const AffineShape& shap
 
 // The d and dmin that are best for the integers chosen, or the old ones where they are
 // undetermined.
-template <std::size_t N>
-void refit_units(const float* x, const AffineShape& shape, AffineSuper<N>& super) {
+template <std::size_t N, typename W>
+void refit_units(const float* x, W w, const AffineShape& shape, AffineSuper<N>& super) {
   const float d = half_to_float(super.d), dmin = half_to_float(super.dmin);
   double ss = 0, sm = 0, mm = 0, xs = 0, xm = 0;
   for (std::size_t j = 0; j < AffineSuper<N>::kSubs; ++j) {
@@ -62,12 +62,12 @@ void refit_units(const float* x, const AffineShape& shape, AffineSuper<N>& super
     const double s = super.scale[j], m = super.min[j];
     const float step = d * static_cast<float>(super.scale[j]);
     const float offset = dmin * static_cast<float>(super.min[j]);
-    const Moments sums = moments<N>(sub, inverse_of(step), offset, {0, shape.levels});
+    const Moments sums = moments<N>(sub, w + j * N, inverse_of(step), offset, {0, shape.levels});
     float total = 0;
-    for (std::size_t i = 0; i < N; ++i) total += sub[i];
+    for (std::size_t i = 0; i < N; ++i) total += w[j * N + i] * sub[i];
     ss += s * s * sums.qq;
     sm += s * m * sums.q;
-    mm += m * m * static_cast<double>(N);
+    mm += m * m * static_cast<double>(weight_sum<N>(w + j * N));
     xs += s * sums.xq;
     xm += m * total;
   }
@@ -81,23 +81,23 @@ void refit_units(const float* x, const AffineShape& shape, AffineSuper<N>& super
 }
 
 // The best affine quantisation whose offset the type can hold: it must not be negative.
-template <std::size_t N>
-Affine fit_sub_block(const float* x, const AffineShape& shape) {
-  const Affine fit = fit_affine<N>(x, shape.levels, shape.cut);
+template <std::size_t N, typename W>
+Affine fit_sub_block(const float* x, W w, const AffineShape& shape) {
+  const Affine fit = fit_affine<N>(x, w, shape.levels, shape.cut);
   if (fit.offset >= 0) return fit;
-  const float step = fit_step<N>(x, {0, shape.levels}, {0.7f, 1.1f, 9});
+  const float step = fit_step<N>(x, w, {0, shape.levels}, {0.7f, 1.1f, 9});
   return {std::max(step, 0.0f), 0};
 }
 
 // x [256]
-template <std::size_t N>
-AffineSuper<N> fit_super(const float* x, const AffineShape& shape) {
+template <std::size_t N, typename W>
+AffineSuper<N> fit_super(const float* x, W w, const AffineShape& shape) {
   constexpr std::size_t kSubs = AffineSuper<N>::kSubs;
   constexpr int kRounds = 3;
   Affine wish[kSubs];
   float top_step = 0, top_offset = 0;
   for (std::size_t j = 0; j < kSubs; ++j) {
-    wish[j] = fit_sub_block<N>(x + j * N, shape);
+    wish[j] = fit_sub_block<N>(x + j * N, w + j * N, shape);
     top_step = std::max(top_step, wish[j].step);
     top_offset = std::max(top_offset, wish[j].offset);
   }
@@ -106,9 +106,10 @@ AffineSuper<N> fit_super(const float* x, const AffineShape& shape) {
   super.dmin = step_half(top_offset / static_cast<float>(shape.scale_max));
   for (int round = 0; round < kRounds; ++round) {
     super.error = 0;
-    for (std::size_t j = 0; j < kSubs; ++j) choose_integers(x + j * N, wish[j], shape, super, j);
+    for (std::size_t j = 0; j < kSubs; ++j)
+      choose_integers<N>(x + j * N, w + j * N, wish[j], shape, super, j);
     if (super.error < best.error) best = super;
-    if (round + 1 < kRounds) refit_units(x, shape, super);
+    if (round + 1 < kRounds) refit_units<N>(x, w, shape, super);
   }
   return best;
 }
@@ -126,9 +127,10 @@ void assign_super(const float* x, const AffineShape& shape, const AffineSuper<N>
 
 std::uint8_t byte(int value) { return static_cast<std::uint8_t>(value); }
 
-BlockQ2_K encode_q2_k(const float* x) {
+template <typename W>
+BlockQ2_K encode_q2_k(const float* x, W w) {
   const AffineShape shape = {3, 15, {-0.1f, 0.3f, 6}};
-  const AffineSuper<16> super = fit_super<16>(x, shape);
+  const AffineSuper<16> super = fit_super<16>(x, w, shape);
   std::int8_t q[kSuperBlock];
   assign_super(x, shape, super, q);
   BlockQ2_K block = {};
@@ -158,9 +160,10 @@ void pack_low_nibbles(const std::int8_t* q, std::uint8_t* qs) {
   }
 }
 
-BlockQ4_K encode_q4_k(const float* x) {
+template <typename W>
+BlockQ4_K encode_q4_k(const float* x, W w) {
   const AffineShape shape = {15, 63, {-0.03f, 0.15f, 7}};
-  const AffineSuper<32> super = fit_super<32>(x, shape);
+  const AffineSuper<32> super = fit_super<32>(x, w, shape);
   std::int8_t q[kSuperBlock];
   assign_super(x, shape, super, q);
   BlockQ4_K block = {};
@@ -171,9 +174,10 @@ BlockQ4_K encode_q4_k(const float* x) {
   return block;
 }
 
-BlockQ5_K encode_q5_k(const float* x) {
+template <typename W>
+BlockQ5_K encode_q5_k(const float* x, W w) {
   const AffineShape shape = {31, 63, {-0.015f, 0.06f, 7}};
-  const AffineSuper<32> super = fit_super<32>(x, shape);
+  const AffineSuper<32> super = fit_super<32>(x, w, shape);
   std::int8_t q[kSuperBlock];
   assign_super(x, shape, super, q);
   BlockQ5_K block = {};
@@ -189,16 +193,19 @@ BlockQ5_K encode_q5_k(const float* x) {
 
 }  // namespace
 
-void quantize_row_q2_k(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_q2_k);
+void quantize_row_q2_k(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_q2_k(x, w); });
 }
 
-void quantize_row_q4_k(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_q4_k);
+void quantize_row_q4_k(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_q4_k(x, w); });
 }
 
-void quantize_row_q5_k(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_q5_k);
+void quantize_row_q5_k(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_q5_k(x, w); });
 }
 
 }  // namespace specdec::quantize

@@ -28,8 +28,9 @@ struct SymmetricSuper {
 };
 
 // The scale of sub-block j near the one wished for whose real error is smallest.
-void choose_integer(const float* x, float wish, const SymmetricShape& shape, SymmetricSuper& super,
-                    std::size_t j) {
+template <typename W>
+void choose_integer(const float* x, W w, float wish, const SymmetricShape& shape,
+                    SymmetricSuper& super, std::size_t j) {
   const float d = half_to_float(super.d);
   const int centre =
       static_cast<int>(nearest(clamped(wish * inverse_of(d), static_cast<float>(shape.scale_low),
@@ -37,7 +38,7 @@ void choose_integer(const float* x, float wish, const SymmetricShape& shape, Sym
   float best = std::numeric_limits<float>::max();
   for (int s = std::max(centre - 1, shape.scale_low); s <= std::min(centre + 1, shape.scale_high);
        ++s) {
-    const float error = squared_error<kSub>(x, d * static_cast<float>(s), 0, shape.range);
+    const float error = squared_error<kSub>(x, w, d * static_cast<float>(s), 0, shape.range);
     if (error < best) {
       best = error;
       super.scale[j] = s;
@@ -47,13 +48,15 @@ void choose_integer(const float* x, float wish, const SymmetricShape& shape, Sym
 }
 
 // The d that is best for the scales chosen.
-void refit_unit(const float* x, const SymmetricShape& shape, SymmetricSuper& super) {
+template <typename W>
+void refit_unit(const float* x, W w, const SymmetricShape& shape, SymmetricSuper& super) {
   const float d = half_to_float(super.d);
   double qq = 0, xq = 0;
   for (std::size_t j = 0; j < kSubs; ++j) {
     const double s = super.scale[j];
     const float step = d * static_cast<float>(super.scale[j]);
-    const Moments sums = moments<kSub>(x + j * kSub, inverse_of(step), 0, shape.range);
+    const Moments sums =
+        moments<kSub>(x + j * kSub, w + j * kSub, inverse_of(step), 0, shape.range);
     qq += s * s * sums.qq;
     xq += s * sums.xq;
   }
@@ -61,21 +64,23 @@ void refit_unit(const float* x, const SymmetricShape& shape, SymmetricSuper& sup
 }
 
 // x [256]
-SymmetricSuper fit_super(const float* x, const SymmetricShape& shape) {
+template <typename W>
+SymmetricSuper fit_super(const float* x, W w, const SymmetricShape& shape) {
   constexpr int kRounds = 3;
   float wish[kSubs];
   float top = 0;
   for (std::size_t j = 0; j < kSubs; ++j) {
-    wish[j] = fit_step<kSub>(x + j * kSub, shape.range, shape.grid);
+    wish[j] = fit_step<kSub>(x + j * kSub, w + j * kSub, shape.range, shape.grid);
     if (std::fabs(wish[j]) > std::fabs(top)) top = wish[j];
   }
   SymmetricSuper super, best;
   super.d = step_half(top / static_cast<float>(shape.scale_low));
   for (int round = 0; round < kRounds; ++round) {
     super.error = 0;
-    for (std::size_t j = 0; j < kSubs; ++j) choose_integer(x + j * kSub, wish[j], shape, super, j);
+    for (std::size_t j = 0; j < kSubs; ++j)
+      choose_integer(x + j * kSub, w + j * kSub, wish[j], shape, super, j);
     if (super.error < best.error) best = super;
-    if (round + 1 < kRounds) refit_unit(x, shape, super);
+    if (round + 1 < kRounds) refit_unit(x, w, shape, super);
   }
   return best;
 }
@@ -94,9 +99,10 @@ void assign_super(const float* x, const SymmetricShape& shape, const SymmetricSu
 // ORs `bits` into a byte.
 void merge(std::uint8_t& packed, int bits) { packed = static_cast<std::uint8_t>(packed | bits); }
 
-BlockQ3_K encode_q3_k(const float* x) {
+template <typename W>
+BlockQ3_K encode_q3_k(const float* x, W w) {
   const SymmetricShape shape = {{-4, 3}, -32, 31, {0.55f, 1.2f, 21}};
-  const SymmetricSuper super = fit_super(x, shape);
+  const SymmetricSuper super = fit_super(x, w, shape);
   std::int8_t u[kSuperBlock];
   assign_super(x, shape, super, 4, u);
   BlockQ3_K block = {};
@@ -113,9 +119,10 @@ BlockQ3_K encode_q3_k(const float* x) {
   return block;
 }
 
-BlockQ6_K encode_q6_k(const float* x) {
+template <typename W>
+BlockQ6_K encode_q6_k(const float* x, W w) {
   const SymmetricShape shape = {{-32, 31}, -128, 127, {0.88f, 1.03f, 16}};
-  const SymmetricSuper super = fit_super(x, shape);
+  const SymmetricSuper super = fit_super(x, w, shape);
   std::int8_t u[kSuperBlock];
   assign_super(x, shape, super, 32, u);
   BlockQ6_K block = {};
@@ -133,12 +140,14 @@ BlockQ6_K encode_q6_k(const float* x) {
 
 }  // namespace
 
-void quantize_row_q3_k(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_q3_k);
+void quantize_row_q3_k(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_q3_k(x, w); });
 }
 
-void quantize_row_q6_k(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kSuperBlock>(src, dst, n, encode_q6_k);
+void quantize_row_q6_k(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kSuperBlock>(src, dst, n, weights,
+                          [](const float* x, auto w) { return encode_q6_k(x, w); });
 }
 
 }  // namespace specdec::quantize

@@ -30,7 +30,8 @@ void encode_16bit(const float* src, std::byte* dst, std::size_t n) {
 
 }  // namespace
 
-void quantize_row(DType dtype, const float* src, std::byte* dst, std::size_t n) {
+void quantize_row(DType dtype, const float* src, std::byte* dst, std::size_t n,
+                  const float* weights) {
   const DTypeInfo& info = dtype_info(dtype);
   SPECDEC_CHECK(n % info.block_size == 0, n, " values are not whole blocks of ", info.name);
   if (n == 0) return;
@@ -43,31 +44,31 @@ void quantize_row(DType dtype, const float* src, std::byte* dst, std::size_t n) 
     case DType::kBF16:
       return encode_16bit<to_bf16>(src, dst, n);
     case DType::kQ4_0:
-      return quantize::quantize_row_q4_0(src, dst, n);
+      return quantize::quantize_row_q4_0(src, dst, n, weights);
     case DType::kQ4_1:
-      return quantize::quantize_row_q4_1(src, dst, n);
+      return quantize::quantize_row_q4_1(src, dst, n, weights);
     case DType::kQ5_0:
-      return quantize::quantize_row_q5_0(src, dst, n);
+      return quantize::quantize_row_q5_0(src, dst, n, weights);
     case DType::kQ5_1:
-      return quantize::quantize_row_q5_1(src, dst, n);
+      return quantize::quantize_row_q5_1(src, dst, n, weights);
     case DType::kQ8_0:
-      return quantize::quantize_row_q8_0(src, dst, n);
+      return quantize::quantize_row_q8_0(src, dst, n, weights);
     case DType::kQ2_K:
-      return quantize::quantize_row_q2_k(src, dst, n);
+      return quantize::quantize_row_q2_k(src, dst, n, weights);
     case DType::kQ3_K:
-      return quantize::quantize_row_q3_k(src, dst, n);
+      return quantize::quantize_row_q3_k(src, dst, n, weights);
     case DType::kQ4_K:
-      return quantize::quantize_row_q4_k(src, dst, n);
+      return quantize::quantize_row_q4_k(src, dst, n, weights);
     case DType::kQ5_K:
-      return quantize::quantize_row_q5_k(src, dst, n);
+      return quantize::quantize_row_q5_k(src, dst, n, weights);
     case DType::kQ6_K:
-      return quantize::quantize_row_q6_k(src, dst, n);
+      return quantize::quantize_row_q6_k(src, dst, n, weights);
     case DType::kIQ4_NL:
-      return quantize::quantize_row_iq4_nl(src, dst, n);
+      return quantize::quantize_row_iq4_nl(src, dst, n, weights);
     case DType::kIQ4_XS:
-      return quantize::quantize_row_iq4_xs(src, dst, n);
+      return quantize::quantize_row_iq4_xs(src, dst, n, weights);
     case DType::kMXFP4:
-      return quantize::quantize_row_mxfp4(src, dst, n);
+      return quantize::quantize_row_mxfp4(src, dst, n, weights);
     default:  // the codebook types below 4 bits, which quantize_file does not offer
       throw InvalidArgument(str("this library cannot write ", info.name));
   }

@@ -3,6 +3,9 @@
 // the searches try steps on a grid around "the largest value maps to the largest q", and judge each
 // by the squared error that remains after the best step for its q is taken.
 //
+// Errors may count more in some columns than in others: everything takes weights w [N], positive,
+// or EqualWeights, which costs nothing.
+//
 // Sums run in four lanes in a fixed order: fast without any machine flag, and the same everywhere.
 #pragma once
 
@@ -62,6 +65,22 @@ struct Grid {
   }
 };
 
+// Every value counts the same.
+struct EqualWeights {
+  constexpr float operator[](std::size_t) const { return 1.0f; }
+  constexpr EqualWeights operator+(std::size_t) const { return {}; }
+};
+
+template <std::size_t N, typename W>
+float weight_sum(W w) {
+  float sum[kLanes] = {};
+  for (std::size_t i = 0; i < N; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) sum[l] += w[i + l];
+  }
+  return lane_sum(sum);
+}
+
+// Weighted sums of x * q, q * q and q.
 struct Moments {
   float xq = 0, qq = 0, q = 0;
 };
@@ -75,31 +94,32 @@ void round_block(const float* x, float inverse, float offset, Range range, float
 }
 
 // Sums over the block with the q that belong to this step.
-template <std::size_t N>
-Moments moments(const float* x, float inverse, float offset, Range range) {
+template <std::size_t N, typename W>
+Moments moments(const float* x, W w, float inverse, float offset, Range range) {
   float q[N];
   round_block<N>(x, inverse, offset, range, q);
   float xq[kLanes] = {}, qq[kLanes] = {}, sum[kLanes] = {};
   for (std::size_t i = 0; i < N; i += kLanes) {
     for (std::size_t l = 0; l < kLanes; ++l) {
-      xq[l] += x[i + l] * q[i + l];
-      qq[l] += q[i + l] * q[i + l];
-      sum[l] += q[i + l];
+      const float wq = w[i + l] * q[i + l];
+      xq[l] += x[i + l] * wq;
+      qq[l] += q[i + l] * wq;
+      sum[l] += wq;
     }
   }
   return {lane_sum(xq), lane_sum(qq), lane_sum(sum)};
 }
 
 // Squared error of x against step * q - offset with the nearest allowed q.
-template <std::size_t N>
-float squared_error(const float* x, float step, float offset, Range range) {
+template <std::size_t N, typename W>
+float squared_error(const float* x, W w, float step, float offset, Range range) {
   float q[N];
   round_block<N>(x, inverse_of(step), offset, range, q);
   float sum[kLanes] = {};
   for (std::size_t i = 0; i < N; i += kLanes) {
     for (std::size_t l = 0; l < kLanes; ++l) {
       const float error = x[i + l] - (step * q[i + l] - offset);
-      sum[l] += error * error;
+      sum[l] += w[i + l] * error * error;
     }
   }
   return lane_sum(sum);
@@ -125,13 +145,13 @@ float largest(const float* x) {
 
 // The step (of either sign) whose symmetric quantisation leaves the smallest error; 0 for a block
 // of zeros. Both ends of the range are tried as the place of the largest value.
-template <std::size_t N>
-float fit_step(const float* x, Range range, Grid grid) {
+template <std::size_t N, typename W>
+float fit_step(const float* x, W w, Range range, Grid grid) {
   const float top = largest<N>(x);
   if (std::fabs(top) < kSmallest) return 0;
   float best = -1, step = top / range.lo;
   const auto consider = [&](float inverse) {
-    const Moments m = moments<N>(x, inverse, 0, range);
+    const Moments m = moments<N>(x, w, inverse, 0, range);
     if (m.qq > 0 && m.xq * m.xq > best * m.qq) {
       best = m.xq * m.xq / m.qq;  // by how much the squared error is below that of all zeros
       step = m.xq / m.qq;
@@ -150,11 +170,12 @@ struct Affine {
 
 // The affine quantisation with q in [0, levels] that leaves the smallest error. Grid: the fractions
 // of the range that are cut off below and above.
-template <std::size_t N>
-Affine fit_affine(const float* x, float levels, Grid cut) {
+template <std::size_t N, typename W>
+Affine fit_affine(const float* x, W w, float levels, Grid cut) {
+  const float n = weight_sum<N>(w);
   float mean = 0, low = x[0], high = x[0];
   for (std::size_t i = 0; i < N; ++i) {
-    mean += x[i] / static_cast<float>(N);
+    mean += w[i] * x[i] / n;
     low = std::min(low, x[i]);
     high = std::max(high, x[i]);
   }
@@ -162,11 +183,11 @@ Affine fit_affine(const float* x, float levels, Grid cut) {
   // Around the mean, the error explained by the best step and offset for given q is one product.
   float centred[N];
   for (std::size_t i = 0; i < N; ++i) centred[i] = x[i] - mean;
-  const float n = static_cast<float>(N), start = low - mean, width = high - low;
+  const float start = low - mean, width = high - low;
   float best = -1;
   Affine result = {width / levels, -low};
   const auto consider = [&](float step, float offset) {
-    const Moments m = moments<N>(centred, inverse_of(step), offset, {0, levels});
+    const Moments m = moments<N>(centred, w, inverse_of(step), offset, {0, levels});
     const float spread = n * m.qq - m.q * m.q;
     if (spread > 0 && n * m.xq * m.xq > best * spread) {
       best = n * m.xq * m.xq / spread;

@@ -34,8 +34,9 @@ int nearest_half_away(float v) {
 }
 
 // Stored numbers u [32] = q + bias; returns the scale.
-HalfBits encode_symmetric(const float* x, Range range, Grid grid, int bias, std::int8_t* u) {
-  const HalfBits d = step_half(fit_step<kBlock>(x, range, grid));
+template <typename W>
+HalfBits encode_symmetric(const float* x, W w, Range range, Grid grid, int bias, std::int8_t* u) {
+  const HalfBits d = step_half(fit_step<kBlock>(x, w, range, grid));
   assign<kBlock>(x, half_to_float(d), 0, range, u);
   for (std::size_t i = 0; i < kBlock; ++i) u[i] = static_cast<std::int8_t>(u[i] + bias);
   return d;
@@ -45,8 +46,9 @@ struct ScaleAndMin {
   HalfBits d, m;
 };
 
-ScaleAndMin encode_affine(const float* x, float levels, Grid cut, std::int8_t* u) {
-  const Affine fit = fit_affine<kBlock>(x, levels, cut);
+template <typename W>
+ScaleAndMin encode_affine(const float* x, W w, float levels, Grid cut, std::int8_t* u) {
+  const Affine fit = fit_affine<kBlock>(x, w, levels, cut);
   const ScaleAndMin stored = {step_half(fit.step), finite_half(-fit.offset)};
   assign<kBlock>(x, half_to_float(stored.d), -half_to_float(stored.m), {0, levels}, u);
   return stored;
@@ -54,21 +56,21 @@ ScaleAndMin encode_affine(const float* x, float levels, Grid cut, std::int8_t* u
 
 }  // namespace
 
-void quantize_row_q4_0(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, [](const float* x) {
+void quantize_row_q4_0(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ4_0 block;
-    block.d = encode_symmetric(x, {-8, 7}, {0.65f, 1.15f, 21}, 8, u);
+    block.d = encode_symmetric(x, w, {-8, 7}, {0.65f, 1.15f, 21}, 8, u);
     pack_nibbles(u, block.qs);
     return block;
   });
 }
 
-void quantize_row_q4_1(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, [](const float* x) {
+void quantize_row_q4_1(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ4_1 block;
-    const ScaleAndMin stored = encode_affine(x, 15, {-0.03f, 0.15f, 7}, u);
+    const ScaleAndMin stored = encode_affine(x, w, 15, {-0.03f, 0.15f, 7}, u);
     block.d = stored.d;
     block.m = stored.m;
     pack_nibbles(u, block.qs);
@@ -76,22 +78,22 @@ void quantize_row_q4_1(const float* src, std::byte* dst, std::size_t n) {
   });
 }
 
-void quantize_row_q5_0(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, [](const float* x) {
+void quantize_row_q5_0(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ5_0 block;
-    block.d = encode_symmetric(x, {-16, 15}, {0.8f, 1.06f, 21}, 16, u);
+    block.d = encode_symmetric(x, w, {-16, 15}, {0.8f, 1.06f, 21}, 16, u);
     pack_nibbles(u, block.qs);
     pack_fifth_bits(u, block.qh);
     return block;
   });
 }
 
-void quantize_row_q5_1(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, [](const float* x) {
+void quantize_row_q5_1(const float* src, std::byte* dst, std::size_t n, const float* weights) {
+  encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ5_1 block;
-    const ScaleAndMin stored = encode_affine(x, 31, {-0.015f, 0.06f, 7}, u);
+    const ScaleAndMin stored = encode_affine(x, w, 31, {-0.015f, 0.06f, 7}, u);
     block.d = stored.d;
     block.m = stored.m;
     pack_nibbles(u, block.qs);
@@ -100,10 +102,11 @@ void quantize_row_q5_1(const float* src, std::byte* dst, std::size_t n) {
   });
 }
 
-// The plain rule: the largest value becomes 127. At 8 bits a search gains next to nothing, and this
-// way the bytes are those of llama.cpp and of the gguf package (quantize_row_q8_0_ref, quants.py).
-void quantize_row_q8_0(const float* src, std::byte* dst, std::size_t n) {
-  encode_row<kBlock>(src, dst, n, [](const float* x) {
+// The plain rule: the largest value becomes 127. At 8 bits a search gains next to nothing, nor do
+// weights, and this way the bytes are those of llama.cpp and of the gguf package
+// (quantize_row_q8_0_ref, quants.py).
+void quantize_row_q8_0(const float* src, std::byte* dst, std::size_t n, const float*) {
+  encode_row<kBlock>(src, dst, n, nullptr, [](const float* x, auto) {
     const float d = std::fabs(largest<kBlock>(x)) / 127.0f;
     const float inverse = inverse_of(d);
     BlockQ8_0 block;

@@ -28,6 +28,14 @@ def quantize(
     pure: Annotated[
         bool, typer.Option("--pure", help="Give every matrix the same type; no mixture.")
     ] = False,
+    imatrix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Importance weights, as llama-imatrix writes them.",
+            show_default=False,
+        ),
+    ] = None,
     split_size: Annotated[
         str | None,
         typer.Option(
@@ -45,13 +53,22 @@ def quantize(
         parse_size(split_size)
     with reported_errors():
         result = quantize_file(
-            file, out, type_name.lower(), pure=pure, split_size=split_size, threads=threads
+            file,
+            out,
+            type_name.lower(),
+            pure=pure,
+            imatrix=imatrix,
+            split_size=split_size,
+            threads=threads,
         )
         if as_json:
             print_json(_as_dict(result))
             return
         for line in _fallback_lines(result):
             note(line)
+        if result.unweighted:
+            some = f"{result.unweighted[0].name}{', ...' if len(result.unweighted) > 1 else ''}"
+            note(f"{len(result.unweighted)} tensors have no weights in {imatrix}: {some}")
         before, after = readable_size(result.bytes_before), readable_size(result.bytes_after)
         more = f" and {len(result.paths) - 1} more" if len(result.paths) > 1 else ""
         print(f"{result.path}{more}: {before} -> {after}, {_types(result)}")
