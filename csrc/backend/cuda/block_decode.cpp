@@ -118,7 +118,7 @@ void decode_scales(const BlockQ6_K& b, int sub, DecodedBlock* out) {
   std::memcpy(out->scales, b.scales + 2 * sub, 2);
 }
 
-void decode_scales(const BlockMXFP4& b, int, DecodedBlock* out) { out->header[0] = mxfp4_d(b); }
+void decode_scales(const BlockMXFP4& b, int, DecodedBlock* out) { out->scales[0] = b.e; }
 
 template <HasCodebook Block>
 void decode_scales(const Block& b, int sub, DecodedBlock* out) {

@@ -79,18 +79,30 @@ void put_planes(Planes planes, const std::uint8_t* values, std::size_t row, std:
 }
 
 void put_scales(Scales scales, const DecodedBlock& block, std::size_t row, std::uint8_t* out) {
-  if (header_bytes(scales) == 0) {
+  if (header_bytes(scales) == 0 && scales != Scales::kPowerD) {
     put(out, row, block.header[0]);
     if (scales == Scales::kDAndM) put(out + 2 * kGroupRows, row, block.header[1]);
+    return;
+  }
+  if (scales == Scales::kSuperAndMin) {
+    put(out, row, static_cast<std::uint8_t>((block.scales[0] & 15) | (block.scales[1] & 15) << 4));
     return;
   }
   put(out, row, block.scales[0]);
   if (scale_bytes(scales) == 2) put(out + kGroupRows, row, block.scales[1]);
 }
 
+// The two top bits of the scale and of the minimum of block `sub` of a superblock.
+void put_high_bits(const DecodedBlock& block, std::size_t sub, std::size_t row,
+                   std::uint8_t* header) {
+  const int bits = block.scales[0] >> 4 | block.scales[1] >> 4 << 2;
+  std::uint8_t& byte = header[(4 + sub / 2) * kGroupRows + row];
+  byte = static_cast<std::uint8_t>(byte | bits << (4 * (sub % 2)));
+}
+
 void put_header(Scales scales, const DecodedBlock& block, std::size_t row, std::uint8_t* out) {
   put(out, row, block.header[0]);
-  if (header_bytes(scales) == 4) put(out + 2 * kGroupRows, row, block.header[1]);
+  if (header_bytes(scales) >= 4) put(out + 2 * kGroupRows, row, block.header[1]);
 }
 
 std::size_t align_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -130,6 +142,7 @@ struct StagedGroups {
       decode_block(dtype, source, b % sub_blocks, &block);
       put_planes(layout.planes, block.values, lane, plane);
       put_scales(layout.scales, block, lane, scale);
+      if (layout.scales == Scales::kSuperAndMin) put_high_bits(block, b % sub_blocks, lane, header);
       if (b % sub_blocks + 1 < sub_blocks) continue;
       if (sizes.header > 0) put_header(layout.scales, block, lane, header);
       header += sizes.header;

@@ -37,12 +37,14 @@ enum class Planes : std::uint8_t {
 };
 
 enum class Scales : std::uint8_t {
-  kD,             // half d
-  kPowerD,        // bfloat16 d
-  kDAndM,         // halves d, m
-  kSuper,         // header: half d; block: signed byte
-  kSuperAndMin,   // header: halves d, -dmin; block: bytes scale, min
-  kHalves,        // header: half d; block: two signed bytes, for values 0..15 and 16..31
+  kD,            // half d
+  kPowerD,       // byte e: d = 2^(e - 128)
+  kDAndM,        // halves d, m
+  kSuper,        // header: half d; block: signed byte
+  kSuperAndMin,  // header: halves d, -dmin, 4 bytes of high bits; block: a byte s | m << 4: the low
+                 // bits of a scale and a minimum of 6 bits. Nibble b % 2 of header byte 4 + b / 2
+                 // holds the high bits of block b of the superblock, those of m on top.
+  kHalves,       // header: half d; block: two signed bytes, for values 0..15 and 16..31
   kHalvesAndMin,  // header: halves d, -dmin; block: two bytes scale | min << 4
   kOddHalves,     // header: half d; block: a byte s | t << 4 for scales 2s + 1 and 2t + 1
 };
@@ -69,7 +71,9 @@ constexpr int scale_bytes(Scales scales) {
   switch (scales) {
     case Scales::kDAndM:
       return 4;
+    case Scales::kPowerD:
     case Scales::kSuper:
+    case Scales::kSuperAndMin:
     case Scales::kOddHalves:
       return 1;
     default:
@@ -84,6 +88,7 @@ constexpr int header_bytes(Scales scales) {
     case Scales::kDAndM:
       return 0;
     case Scales::kSuperAndMin:
+      return 8;
     case Scales::kHalvesAndMin:
       return 4;
     default:

@@ -179,7 +179,7 @@ __device__ __forceinline__ void keep_result(const AttentionSegment& s, std::size
   *out = chunk == 0 ? acc : fmaf(acc, scales.chunk, *out * scales.old);
 }
 
-// grid: (chunks or 1, Hkv, tiles of queries)
+// grid: (tiles of queries, Hkv, chunks or 1): neighbours read the same keys and values
 template <class Row, int kSteps>
 __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   SPECDEC_SHARED(float, q, [kQueries][kMaxHeadDim]);
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   SPECDEC_SHARED(MergeScales, scales, [kQueries]);
   const int thread = static_cast<int>(threadIdx.x), group = s.heads / s.kv_heads;
   Tile tile{static_cast<int>(blockIdx.y),
-            static_cast<int>(blockIdx.z) * kQueries,
+            static_cast<int>(blockIdx.x) * kQueries,
             0,
             group,
             q,
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
     for (int d = thread; d < s.head_dim; d += kThreads) q[query][d] = from[d];
   }
   const bool split = s.partials != nullptr;
-  const int first_chunk = split ? static_cast<int>(blockIdx.x) : 0;
+  const int first_chunk = split ? static_cast<int>(blockIdx.z) : 0;
   const int last_chunk = split ? first_chunk + 1 : s.chunks;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const int first = chunk * kAttentionChunk;
@@ -278,8 +278,8 @@ void launch_attend(StreamHandle stream, const AttentionSegment& s, Grid grid) {
 void queue_attention(StreamHandle stream, const AttentionSegment& s) {
   const bool split = s.partials != nullptr;
   const std::size_t queries = static_cast<std::size_t>(s.rows) * (s.heads / s.kv_heads);
-  const Grid grid{split ? static_cast<unsigned>(s.chunks) : 1u, static_cast<unsigned>(s.kv_heads),
-                  blocks_for(queries, kQueries)};
+  const Grid grid{blocks_for(queries, kQueries), static_cast<unsigned>(s.kv_heads),
+                  split ? static_cast<unsigned>(s.chunks) : 1u};
   switch (s.dtype) {
     case DType::kF32:
       launch_attend<RowF32>(stream, s, grid);

@@ -37,7 +37,7 @@ __device__ __forceinline__ void multiply_block(const std::uint8_t* group, int b,
   const int lane = lane_of_warp();
   Quads quads;
   F::values(StagedGroup<F, kStageBlocks, kThreads>::planes(group, b), lane, &quads);
-  const RowScales scales = StagedGroup<F, kStageBlocks, kThreads>::scales(group, b, lane);
+  const RowScales scales = StagedGroup<F, kStageBlocks, kThreads>::scales(group, 0, b, lane);
 #pragma unroll
   for (int part = 0; part < F::kParts; ++part) {
     results[part * kGroupRows + lane] = scales.d[part];

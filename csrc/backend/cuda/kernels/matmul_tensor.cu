@@ -73,12 +73,14 @@ inline constexpr int kEntry = (F::kMins ? 2 : 1) * static_cast<int>(F::kParts);
 template <class F, class T>
 inline constexpr int kTableFloats = kEntry<F> * kWarpRows<T> * static_cast<int>(T::kStageBlocks);
 
+// first_block: of K, of the stage
 template <class F, class T>
-__device__ __forceinline__ void decode_scales(const std::uint8_t* group, int first_row, int count,
-                                              float* table) {
+__device__ __forceinline__ void decode_scales(const std::uint8_t* group, int first_block,
+                                              int first_row, int count, float* table) {
   constexpr int kRows = kWarpRows<T>;
   for (int i = lane_of_warp(); i < count * kRows; i += kWarpLanes) {
-    const RowScales scales = Group<F, T>::scales(group, i / kRows, first_row + i % kRows);
+    const RowScales scales =
+        Group<F, T>::scales(group, first_block, i / kRows, first_row + i % kRows);
     float* entry = table + i * kEntry<F>;
 #pragma unroll
     for (int part = 0; part < F::kParts; ++part) {
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(kWarpLanes* kGroupWarps<T>* static_cast<int>(T
     const std::uint8_t* weights = stage + group * S::kGroupBytes;
     const int left = x.blocks - s * T::kStageBlocks;
     const int count = left < T::kStageBlocks ? left : T::kStageBlocks;
-    decode_scales<F, T>(weights, first_row, count, table);
+    decode_scales<F, T>(weights, s * T::kStageBlocks, first_row, count, table);
     __syncwarp();
     const auto add_block_of_k = [&](int b) {
       add_tiles<F, T>(weights, stage + S::values_at(groups), stage + S::scales_at(groups, octets),

@@ -185,14 +185,16 @@ struct Format {
     out[1] = to_signed(out[1]);
   }
 
-  // scales: kScaleBytes; header: kHeaderBytes. Every product here is exact in float.
+  // scales: kScaleBytes; header: kHeaderBytes; sub: which block of its superblock it is. Every
+  // product here is exact in float.
   __device__ __forceinline__ static RowScales scales(const std::uint8_t* scales,
-                                                     const std::uint8_t* header, int row) {
+                                                     const std::uint8_t* header, int sub, int row) {
     RowScales out = {};
     if constexpr (kScales == Scales::kD) {
       out.d[0] = half_at(scales, row);
     } else if constexpr (kScales == Scales::kPowerD) {
-      out.d[0] = bf16_to_float(load_as<std::uint16_t>(scales + 2 * row));
+      const unsigned e = scales[row];
+      out.d[0] = bits_to_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     } else if constexpr (kScales == Scales::kDAndM) {
       out.d[0] = half_at(scales, row);
       out.m[0] = half_at(scales + 2 * kGroupRows, row);
@@ -202,9 +204,10 @@ struct Format {
       if constexpr (kScales == Scales::kSuper) {
         out.d[0] = d * signed_at(scales, row);
       } else if constexpr (kScales == Scales::kSuperAndMin) {
-        out.d[0] = d * static_cast<float>(first);
-        out.m[0] =
-            half_at(header + 2 * kGroupRows, row) * static_cast<float>(scales[kGroupRows + row]);
+        const int high = header[(4 + sub / 2) * kGroupRows + row] >> (4 * (sub % 2));
+        out.d[0] = d * static_cast<float>((first & 15) | (high & 3) << 4);
+        out.m[0] = half_at(header + 2 * kGroupRows, row) *
+                   static_cast<float>((first >> 4) | (high & 12) << 2);
       } else if constexpr (kScales == Scales::kHalves) {
         out.d[0] = d * signed_at(scales, row);
         out.d[1] = d * signed_at(scales + kGroupRows, row);

@@ -63,8 +63,11 @@ struct StagedGroup {
   __device__ __forceinline__ static const std::uint8_t* planes(const std::uint8_t* group, int b) {
     return group + b * F::kPlaneBytes;
   }
-  __device__ __forceinline__ static RowScales scales(const std::uint8_t* group, int b, int row) {
-    return F::scales(group + kScalesAt + b * F::kScaleBytes, group + kHeaderAt, row);
+  // first: the first block of K of the stage
+  __device__ __forceinline__ static RowScales scales(const std::uint8_t* group, int first, int b,
+                                                     int row) {
+    return F::scales(group + kScalesAt + b * F::kScaleBytes, group + kHeaderAt,
+                     (first + b) % kSubBlocks, row);
   }
 };
 
