@@ -20,6 +20,8 @@ from oracle_checkpoint import names_of, read_oracle, write_tensors
 from oracle_tokenizers import write_tokenizer
 from specdec_native import _core
 from specdec_native.convert.fp8 import E4M3
+from specdec_native.convert.size_label import size_label
+from specdec_native.convert.tensors import TensorPlan
 from support.checkpoints import (
     WEIGHTS,
     assert_same,
@@ -50,6 +52,24 @@ def test_names_are_those_of_the_gguf_package(tmp_path: Path, name: str) -> None:
         assert new in written or (new == "output.weight" and oracle.config["tie_word_embeddings"])
     assert metadata["tokenizer.ggml.tokens"][0]
     assert len(metadata["tokenizer.ggml.tokens"]) == metadata[f"{architecture}.vocab_size"]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss", "qwen3moe"])
+def test_the_size_label_is_that_of_the_gguf_package(tmp_path: Path, name: str) -> None:
+    convert(checkpoint(tmp_path / "hf", name), tmp_path / "out.gguf", "f16")
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "llama")
+    for tensor in GGUFReader(tmp_path / "out.gguf").tensors:
+        shape = [int(one) for one in reversed(tensor.shape)]
+        writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), 4)
+    expected = gguf.size_label(*writer.get_total_parameter_count())
+    writer.close()
+    assert metadata_of(tmp_path / "out.gguf")["general.size_label"] == expected
+
+
+@pytest.mark.parametrize("number", [999, 1500, 99_999, 135_000_000, 1_234_567_890, 47 * 10**9])
+def test_size_labels_of_large_models(number: int) -> None:
+    plan = TensorPlan("x", (number,), lambda first, count: np.zeros(0))
+    assert size_label([plan]) == gguf.size_label(number, number, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "q8_0", "q4_0", "q4_k_m", "q2_k", "q6_k"])

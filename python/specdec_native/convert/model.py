@@ -17,6 +17,7 @@ from specdec_native.convert.experts import plan_experts
 from specdec_native.convert.families import ALWAYS, Family, find_family
 from specdec_native.convert.gguf_file import FilePlan
 from specdec_native.convert.rope import Rope, read_rope
+from specdec_native.convert.size_label import size_label
 from specdec_native.convert.tensors import (
     TensorPlan,
     constant,
@@ -161,6 +162,7 @@ def _general(source: Checkpoint, plan: FilePlan, type_name: str) -> dict[str, An
         "general.type": "model",
         **sampling_keys(source.folder),
         "general.name": source.folder.resolve().name,
+        "general.size_label": size_label(plan.tensors),
         "general.quantization_version": _QUANTIZATION_VERSION,
         "general.file_type": _MXFP4_FILE_TYPE
         if packed and plain
