@@ -8,7 +8,7 @@ target_sources(
           csrc/backend/cpu/isa.cpp
           csrc/backend/cpu/kernels_scalar.cpp
           csrc/backend/cpu/machine_probe.cpp
-          csrc/backend/cpu/matmul.cpp
+          csrc/backend/cpu/matmul.cpp csrc/backend/cpu/mlp.cpp
           csrc/backend/cpu/packed_weight.cpp
           csrc/backend/cpu/sampling.cpp)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64" AND NOT MSVC)

@@ -8,11 +8,11 @@ set(SPECDEC_CUDA_ARCHITECTURES "75;80;86;89;90;120"
 option(SPECDEC_CUDA_EMU "Run the CUDA kernels on the CPU, as the device cuda_emu (for tests)" OFF)
 
 set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_attention.cpp
-    csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_products.cpp
+    csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_mlp.cpp csrc/backend/cuda/cuda_products.cpp
     csrc/backend/cuda/cuda_sampling.cpp csrc/backend/cuda/cuda_self_test.cpp
     csrc/backend/cuda/device_weight.cpp)
 set(cuda_kernel_sources csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/cache.cu
-    csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu
+    csrc/backend/cuda/kernels/features.cu csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu
     csrc/backend/cuda/kernels/matmul_tensor.cu csrc/backend/cuda/kernels/rows.cu
     csrc/backend/cuda/kernels/sampling.cu csrc/backend/cuda/kernels/self_test.cu
     csrc/backend/cuda/kernels/verify.cu)

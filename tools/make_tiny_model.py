@@ -1,4 +1,4 @@
-"""Writes tiny `llama` GGUF files with seeded random weights, for tests.
+"""Writes tiny GGUF files of every architecture with seeded random weights, for tests.
 
 The weights are scaled so that the model behaves like a language model in the ways that matter to
 speculation: its logits have a healthy spread, greedy text does not collapse at once, and the first
@@ -28,8 +28,10 @@ from gguf.gguf_writer import GGUFValue
 from numpy.typing import NDArray
 
 from gguf_edit import Metadata, Tensor, cut_layers, pad_layers, requantize, write_gguf
+from model_families import EXPERTS, EXPERTS_USED, FAMILIES, architecture_name
 from random_blocks import FLOAT_TYPES, random_rows
 from shaped_model import PRESETS, write_shaped_model
+from tiny_layers import add_layer
 
 __all__ = [
     "TinyConfig",
@@ -66,12 +68,14 @@ _QUANTIZED_HERE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *FLOAT_TYPES)
 class TinyConfig:
     """What to write. Every field is also an option of the command line."""
 
+    family: str = "llama"  # of model_families.FAMILIES
     layers: int = 4
     width: int = 64
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 16
     ffn: int = 128
+    expert_ffn: int = 64  # of each expert of a mixture
     vocab: int = 300  # real tokens: 3 special, 256 bytes, the rest merges
     pad_rows: int = 0  # padding rows after them, with large weights: sampling one is a bug
     pad_tokens: bool = True  # whether the vocabulary lists them, as [PAD300] of type UNUSED
@@ -82,6 +86,7 @@ class TinyConfig:
     rope_scaling: str = "none"  # none, linear, yarn, llama3
     rope_factor: float = 4.0
     rope_original_context: int = 256
+    long_rope: bool = False  # factors of long-rope, for rope.dimension_count of the metadata
     pre: str = "smollm"
     seed: int = 1
     logit_std: float = 3.2
@@ -156,13 +161,23 @@ class _Weights:
     def vector(self, name: str, values: NDArray[Any]) -> None:
         self._add(Tensor(name, values.astype(np.float32), GGMLQuantizationType.F32))
 
-    def norm(self, name: str, gain: float = 1.0) -> None:
-        noise = self._rng(name).standard_normal(self.config.width)
+    def norm(self, name: str, gain: float = 1.0, size: int = 0) -> None:
+        noise = self._rng(name).standard_normal(size or self.config.width)
         self.vector(name, gain * (1.0 + 0.1 * noise))
 
+    def bias(self, name: str, shape: tuple[int, ...], std: float = 0.1) -> None:
+        self.vector(name, std * self._rng(name).standard_normal(shape))
+
     def matrix(
-        self, name: str, rows: int, cols: int, std: float, row_scale: NDArray[Any] | None = None
+        self,
+        name: str,
+        rows: int,
+        cols: int,
+        std: float,
+        row_scale: NDArray[Any] | None = None,
+        stack: int = 0,
     ) -> None:
+        """Adds [rows, cols], or a stack [stack, rows, cols]."""
         config = self.config
         dtype = config.dtype
         for pattern, exception in config.tensor_dtypes.items():
@@ -172,6 +187,7 @@ class _Weights:
         block = GGML_QUANT_SIZES[qtype][0]
         if cols % block:
             raise ValueError(f"{name} has rows of {cols}, no multiple of {block} as {dtype} needs")
+        rows *= max(1, stack)
         row_std = np.full(rows, std, np.float32)
         if row_scale is not None:
             row_std *= row_scale
@@ -180,6 +196,8 @@ class _Weights:
         else:
             values = self._rng(name).standard_normal((rows, cols)) * row_std[:, None]
             data = quantize(values.astype(np.float32), qtype)
+        if stack:
+            data = data.reshape(stack, rows // stack, -1)
         self._add(Tensor(name, data, qtype))
 
     def _add(self, tensor: Tensor) -> None:
@@ -199,35 +217,29 @@ def _llama3_factors(config: TinyConfig) -> NDArray[np.float64]:
 
 def _add_weights(weights: _Weights, tokens: list[str]) -> None:
     config = weights.config
-    width, attention = config.width, config.heads * config.head_dim
+    family, width = FAMILIES[config.family], config.width
     # Small embeddings: the token itself must fade behind the first layer's output, or a tied head
     # would repeat the last token for ever. The output norm restores the spread of the logits.
     embedding_std = 0.04
+    stored_std = embedding_std / (math.sqrt(width) if family.scales_embedding else 1.0)
     rows = config.vocab + config.pad_rows
     row_scale = _row_scale(config, tokens)
-    weights.matrix("token_embd.weight", rows, width, embedding_std, row_scale)
+    weights.matrix("token_embd.weight", rows, width, stored_std, row_scale)
     for layer in range(config.layers):
-        gain = 1.0 if layer == 0 else config.later_gain
-        prefix, unit = f"blk.{layer}.", 1.0 / math.sqrt(width)
-        weights.norm(prefix + "attn_norm.weight")
-        # 1.5: attention that picks rather than averages, so that text depends on its order.
-        weights.matrix(prefix + "attn_q.weight", attention, width, 1.5 * unit)
-        kv_width = config.kv_heads * config.head_dim
-        weights.matrix(prefix + "attn_k.weight", kv_width, width, 1.5 * unit)
-        weights.matrix(prefix + "attn_v.weight", kv_width, width, unit)
-        # An average of values is smaller than one value.
-        output_std = 2.0 * gain / math.sqrt(attention)
-        weights.matrix(prefix + "attn_output.weight", width, attention, output_std)
-        weights.norm(prefix + "ffn_norm.weight")
-        weights.matrix(prefix + "ffn_gate.weight", config.ffn, width, unit)
-        weights.matrix(prefix + "ffn_up.weight", config.ffn, width, unit)
-        # silu(gate) * up of unit inputs has a standard deviation near 0.6.
-        weights.matrix(prefix + "ffn_down.weight", width, config.ffn, 1.7 * gain / config.ffn**0.5)
-    weights.norm("output_norm.weight", config.logit_std / (embedding_std * math.sqrt(width)))
+        add_layer(weights, config, family, layer)
+    head_std = stored_std if config.tied else embedding_std
+    weights.norm("output_norm.weight", config.logit_std / (head_std * math.sqrt(width)))
+    if family.layer_norm:
+        weights.bias("output_norm.bias", (width,))
     if not config.tied:
         weights.matrix("output.weight", rows, width, embedding_std, row_scale)
     if config.rope_scaling == "llama3":
         weights.vector("rope_freqs.weight", _llama3_factors(config))
+    if config.long_rope:
+        name = f"{architecture_name(config.family)}.rope.dimension_count"
+        steps = np.linspace(0.0, 1.0, int(config.metadata.get(name, config.head_dim)) // 2)
+        weights.vector("rope_factors_short.weight", 1.0 + 0.3 * steps)
+        weights.vector("rope_factors_long.weight", 1.0 + 6.0 * steps)
 
 
 def _to_value(value: Any) -> GGUFValue:
@@ -252,28 +264,38 @@ def _to_value(value: Any) -> GGUFValue:
 
 def _metadata(config: TinyConfig, vocabulary: tuple[list[str], list[int], list[str]]) -> Metadata:
     tokens, types, merges = vocabulary
-    plain: dict[str, Any] = {
-        "general.architecture": "llama",
-        "general.name": "tiny",
-        "llama.block_count": config.layers,
-        "llama.context_length": config.context,
-        "llama.embedding_length": config.width,
-        "llama.feed_forward_length": config.ffn,
-        "llama.attention.head_count": config.heads,
-        "llama.attention.head_count_kv": config.kv_heads,
-        "llama.attention.key_length": config.head_dim,
-        "llama.attention.value_length": config.head_dim,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.rope.dimension_count": config.head_dim,
-        "llama.rope.freq_base": config.rope_base,
-        "llama.vocab_size": config.vocab + config.pad_rows,
+    family = FAMILIES[config.family]
+    epsilon = "layer_norm_epsilon" if family.layer_norm else "layer_norm_rms_epsilon"
+    keys: dict[str, Any] = {
+        "block_count": config.layers,
+        "context_length": config.context,
+        "embedding_length": config.width,
+        "feed_forward_length": config.ffn,
+        "attention.head_count": config.heads,
+        "attention.head_count_kv": config.kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        f"attention.{epsilon}": 1e-5,
+        "rope.dimension_count": config.head_dim,
+        "rope.freq_base": config.rope_base,
+        "vocab_size": config.vocab + config.pad_rows,
     }
     if config.rope_scaling in ("linear", "yarn"):
-        plain["llama.rope.scaling.type"] = config.rope_scaling
-        plain["llama.rope.scaling.factor"] = config.rope_factor
-        plain["llama.rope.scaling.original_context_length"] = config.rope_original_context
+        keys["rope.scaling.type"] = config.rope_scaling
+        keys["rope.scaling.factor"] = config.rope_factor
+        keys["rope.scaling.original_context_length"] = config.rope_original_context
     elif config.rope_scaling not in ("none", "llama3"):
         raise ValueError(f"unknown rope_scaling {config.rope_scaling!r}")
+    if family.experts:
+        keys["expert_count"] = EXPERTS
+        keys["expert_used_count"] = EXPERTS_USED
+        keys["expert_feed_forward_length"] = config.expert_ffn
+        if family.shared_expert:
+            keys["expert_shared_feed_forward_length"] = config.expert_ffn
+    keys |= family.metadata
+    name = architecture_name(config.family)
+    plain: dict[str, Any] = {"general.architecture": name, "general.name": "tiny"}
+    plain |= {f"{name}.{key}": value for key, value in keys.items()}
     plain |= {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": config.pre,

@@ -1,5 +1,5 @@
 // THE CONTRACT between the models and what computes them. A backend knows tensors and shapes, never
-// models, drafters or requests. Some fifteen coarse operations; the virtual call is noise at this
+// models, drafters or requests. Some twenty coarse operations; the virtual call is noise at this
 // grain.
 //
 // Dimensions: M rows of this pass, N out features, K in features, E model width, F feed-forward
@@ -42,11 +42,13 @@ class Buffer {
   float* f32() { return static_cast<float*>(data()); }
 };
 
-// A weight matrix [N, K] in the backend's own layout, made once at load, immutable.
+// A weight matrix [N, K] in the backend's own layout, made once at load, immutable; or a stack of
+// equal ones [X, N, K], the experts of a mixture, of which rows and columns are those of one.
 class Weight {
  public:
   virtual ~Weight() = default;
   virtual DType dtype() const = 0;
+  virtual std::size_t matrices() const { return 1; }  // X
   virtual std::size_t rows() const = 0;   // N
   virtual std::size_t cols() const = 0;   // K
   virtual std::size_t bytes() const = 0;  // memory it holds beyond the mapped file
@@ -123,21 +125,60 @@ struct AttentionShape {
   std::int32_t rope_dims = 0;                          // leading elements of a head that rotate
   RopeLayout rope_layout = RopeLayout::kInterleaved;
   float scale = 0.0f;  // of the scores, usually 1 / sqrt(D)
+  std::int32_t window = 0;  // a row at position p sees positions > p - window only; 0: all
+  float score_cap = 0.0f;   // scores s become cap * tanh(s / cap); 0: they stay
+  // [H], backend memory: a score more in each head's softmax, whose value is zero; or null.
+  const float* sinks = nullptr;
 };
 
-enum class Activation : std::uint8_t { kSilu };
+// What becomes of queries and keys between projection and rotation.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kPerHead,  // RMS norm of each head; gains [D]
+  kPerRow,   // of all heads of a row together; gains [H * D] and [Hkv * D]
+};
 
+// Pointers to floats are backend memory, null where a model has no such vector.
 struct QkvWeights {
   const Weight* q = nullptr;  // [H * D, E]
   const Weight* k = nullptr;  // [Hkv * D, E]
   const Weight* v = nullptr;  // [Hkv * D, E]
+  const float* q_bias = nullptr;  // [H * D], added before the norm
+  const float* k_bias = nullptr;  // [Hkv * D]
+  const float* v_bias = nullptr;  // [Hkv * D]
+  QkNorm norm = QkNorm::kNone;
+  const float* q_gain = nullptr;
+  const float* k_gain = nullptr;
+  float norm_eps = 0.0f;
 };
 
+enum class Activation : std::uint8_t {
+  kSilu,  // silu(gate) * up, silu(g) = g / (1 + exp(-g))
+  kGelu,  // gelu(gate) * up, gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 g^3)))
+  // gpt-oss: g = min(gate, 7), u = clamp(up, -7, 7): g / (1 + exp(-1.702 g)) * (u + 1)
+  kClampedSwiglu,
+};
+
+// Without a gate: gelu(up). In a mixture the weights are stacks of X and the biases [X, F], [X, E].
 struct MlpWeights {
-  const Weight* gate = nullptr;  // [F, E]
+  const Weight* gate = nullptr;  // [F, E], or null
   const Weight* up = nullptr;    // [F, E]
   const Weight* down = nullptr;  // [E, F]
   Activation activation = Activation::kSilu;
+  const float* gate_bias = nullptr;  // [F], backend memory, or null
+  const float* up_bias = nullptr;    // [F]
+  const float* down_bias = nullptr;  // [E]
+};
+
+// A mixture of experts: each row goes to the `used` experts with the largest router logits, ties to
+// the lowest id. See expert_rule.h.
+struct ExpertWeights {
+  const Weight* router = nullptr;      // [X, E]
+  const float* router_bias = nullptr;  // [X], backend memory, or null
+  MlpWeights mlp;
+  std::int32_t used = 0;
+  bool softmax_of_used = false;  // a weight is a softmax over the used experts; else over all
+  float weight_scale = 1.0f;
 };
 
 // --- Verify: drafted tokens against the target's logits
@@ -219,26 +260,55 @@ class Backend {
   virtual void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                         const float* gain, float eps, float* out) const = 0;
 
+  // out[i, k] = (x[i, k] - mean) / sqrt(mean_k((x[i, k] - mean)^2) + eps) * gain[k] + bias[k].
+  // x, out [M, K], may be the same; bias may be null
+  virtual void layer_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                          const float* gain, const float* bias, float eps, float* out) const = 0;
+
   // out = x W^T. x [M, K], W [N, K], out [M, N]
   virtual void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
                       float* out) const = 0;
 
-  // q, k, v = x W^T; q and k rotated; k and v written to the cache. x [M, E], q_out [M, H, D]
+  // q, k, v = x W^T + bias; q and k normed and rotated; k and v written to the cache. x [M, E],
+  // q_out [M, H, D]
   virtual void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
                               const QkvWeights& weights, const AttentionShape& shape,
                               float* q_out) const = 0;
 
   // Softmax attention of each row over its cached prefix, ancestors and itself (all in the cache by
-  // now), in chunks of logical positions from 0. q, out [M, H, D]
+  // now) as far as the window reaches, in chunks of logical positions from 0. q, out [M, H, D]
   virtual void attention(Workspace& ws, const Pass& pass, std::int32_t layer, const float* q,
                          const AttentionShape& shape, float* out) const = 0;
 
-  // out = (activation(x gate^T) * (x up^T)) down^T. x, out [M, E]
+  // out = activation(x gate^T + gate bias, x up^T + up bias) down^T + down bias. x, out [M, E]
   virtual void gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
                          const MlpWeights& weights, float* out) const = 0;
 
+  // out[i] = sum over the experts e that row i goes to, by ascending id, of weight[i, e] * mlp_e(x[i]):
+  // a fused multiply-add each, from 0. x, out [M, E]
+  virtual void expert_mlp(Workspace& ws, std::int32_t rows, const float* x,
+                          const ExpertWeights& weights, float* out) const = 0;
+
   // x += y. [count]
   virtual void add(Workspace& ws, std::int64_t count, float* x, const float* y) const = 0;
+
+  // x[i, k] += bias[k]. x [M, K], bias [K]
+  virtual void add_bias(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                        const float* bias) const = 0;
+
+  // x *= factor. [count]
+  virtual void scale(Workspace& ws, std::int64_t count, float* x, float factor) const = 0;
+
+  // x[i, k] *= factors[i]. x [M, K], factors [M]
+  virtual void scale_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                          const float* factors) const = 0;
+
+  // x = cap * tanh(x / cap). [count]
+  virtual void soft_cap(Workspace& ws, std::int64_t count, float* x, float cap) const = 0;
+
+  // x[i, k] += y[i, k] / (1 + exp(-gate[i])). x, y [M, K], gate [M]
+  virtual void add_gated(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                         const float* y, const float* gate) const = 0;
 
   // out[i * out_stride + k] = x[i * x_stride + k]. x [M, x_stride], out [M, out_stride], k in [0,
   // K)

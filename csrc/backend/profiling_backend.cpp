@@ -152,6 +152,12 @@ void ProfilingBackend::rms_norm(Workspace& ws, std::int32_t rows, std::int32_t c
   measured("norm", nothing, [&] { inner_->rms_norm(ws, rows, cols, x, gain, eps, out); });
 }
 
+void ProfilingBackend::layer_norm(Workspace& ws, std::int32_t rows, std::int32_t cols,
+                                  const float* x, const float* gain, const float* bias, float eps,
+                                  float* out) const {
+  measured("norm", nothing, [&] { inner_->layer_norm(ws, rows, cols, x, gain, bias, eps, out); });
+}
+
 void ProfilingBackend::matmul(Workspace& ws, std::int32_t rows, const float* x,
                               const Weight& weight, float* out) const {
   const auto describe = [&](OpProfile& op) {
@@ -181,9 +187,52 @@ void ProfilingBackend::attention(Workspace& ws, const Pass& pass, std::int32_t l
 void ProfilingBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
                                  const MlpWeights& weights, float* out) const {
   const auto describe = [&](OpProfile& op) {
-    add_weights(op, rows, {weights.gate, weights.up, weights.down});
+    if (weights.gate == nullptr) {
+      add_weights(op, rows, {weights.up, weights.down});
+    } else {
+      add_weights(op, rows, {weights.gate, weights.up, weights.down});
+    }
   };
   measured("mlp", describe, [&] { inner_->gated_mlp(ws, rows, x, weights, out); });
+}
+
+// Counts each turn of a row with an expert as a read of that expert: the most that it can be.
+void ProfilingBackend::expert_mlp(Workspace& ws, std::int32_t rows, const float* x,
+                                  const ExpertWeights& weights, float* out) const {
+  const auto describe = [&](OpProfile& op) {
+    const auto experts = static_cast<double>(weights.router->rows());
+    const double turns = static_cast<double>(rows) * weights.used;
+    OpProfile one;
+    add_weights(one, 1, {weights.mlp.gate, weights.mlp.up, weights.mlp.down});
+    add_weights(op, rows, {weights.router});
+    op.types = one.types;
+    op.bytes += std::min(turns, experts) * one.bytes;
+    op.multiply_adds += turns * one.multiply_adds;
+  };
+  measured("experts", describe, [&] { inner_->expert_mlp(ws, rows, x, weights, out); });
+}
+
+void ProfilingBackend::add_bias(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                                const float* bias) const {
+  measured("add", nothing, [&] { inner_->add_bias(ws, rows, cols, x, bias); });
+}
+
+void ProfilingBackend::scale(Workspace& ws, std::int64_t count, float* x, float factor) const {
+  measured("scale", nothing, [&] { inner_->scale(ws, count, x, factor); });
+}
+
+void ProfilingBackend::scale_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                                  const float* factors) const {
+  measured("scale", nothing, [&] { inner_->scale_rows(ws, rows, cols, x, factors); });
+}
+
+void ProfilingBackend::soft_cap(Workspace& ws, std::int64_t count, float* x, float cap) const {
+  measured("soft_cap", nothing, [&] { inner_->soft_cap(ws, count, x, cap); });
+}
+
+void ProfilingBackend::add_gated(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                                 const float* y, const float* gate) const {
+  measured("add", nothing, [&] { inner_->add_gated(ws, rows, cols, x, y, gate); });
 }
 
 void ProfilingBackend::add(Workspace& ws, std::int64_t count, float* x, const float* y) const {

@@ -44,6 +44,57 @@ SPECDEC_HD inline float exp_f32(float x) {
   return bits_to_float(float_to_bits(y) + exponent);
 }
 
+// Polynomial of tanh for small arguments, shared with the vector kernels: Cephes tanhf (Moshier).
+namespace tanh_f32_constants {
+inline constexpr float kSmall = 0.625f;  // up to here the polynomial, from here on exp
+inline constexpr float kP0 = -5.70498872745e-3f, kP1 = 2.06390887954e-2f;
+inline constexpr float kP2 = -5.37397155531e-2f, kP3 = 1.33314422036e-1f;
+inline constexpr float kP4 = -3.33332819422e-1f;
+}  // namespace tanh_f32_constants
+
+SPECDEC_HD inline float tanh_f32(float x) {
+  using namespace tanh_f32_constants;
+  const float size = x >= 0.0f ? x : 0.0f - x;
+  if (size >= kSmall) {
+    const float y = 1.0f - 2.0f / (exp_f32(size + size) + 1.0f);
+    return x >= 0.0f ? y : 0.0f - y;
+  }
+  const float x2 = x * x;
+  float p = kP0;
+  p = p * x2 + kP1;
+  p = p * x2 + kP2;
+  p = p * x2 + kP3;
+  p = p * x2 + kP4;
+  return (p * x2) * x + x;
+}
+
+// x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))): GELU by its tanh form (arXiv 1606.08415).
+namespace gelu_f32_constants {
+inline constexpr float kCubic = 0.044715f;
+inline constexpr float kSqrt2OverPi = 0.79788456080286536f;
+}  // namespace gelu_f32_constants
+
+SPECDEC_HD inline float gelu_f32(float x) {
+  using namespace gelu_f32_constants;
+  const float inner = kSqrt2OverPi * (x + kCubic * (x * x) * x);
+  return (0.5f * x) * (1.0f + tanh_f32(inner));
+}
+
+// The clamped gate of gpt-oss: g = min(gate, 7), u = clamp(up, -7, 7), g / (1 + exp(-1.702 g)) *
+// (u + 1).
+namespace clamped_swiglu_constants {
+inline constexpr float kLimit = 7.0f;
+inline constexpr float kSlope = 1.702f;
+}  // namespace clamped_swiglu_constants
+
+SPECDEC_HD inline float clamped_swiglu_f32(float gate, float up) {
+  using namespace clamped_swiglu_constants;
+  const float g = kLimit < gate ? kLimit : gate;
+  const float below = kLimit < up ? kLimit : up;
+  const float u = 0.0f - kLimit > below ? 0.0f - kLimit : below;
+  return g / (1.0f + exp_f32(0.0f - kSlope * g)) * (u + 1.0f);
+}
+
 namespace detail {
 
 SPECDEC_HD inline std::uint64_t double_to_bits(double value) {

@@ -25,6 +25,18 @@ struct TensorView {
     return n;
   }
   std::size_t cols() const { return shape.empty() ? 1 : shape.back(); }
+  // X of a stack [X, N, K] of matrices.
+  std::size_t matrices() const { return shape.size() == 3 ? shape.front() : 1; }
+
+  // Rows [first, first + count) of a matrix, or elements of a vector.
+  TensorView slice(std::size_t first, std::size_t count) const {
+    const std::size_t whole = shape.empty() ? 1 : shape.front();
+    TensorView part = *this;
+    part.shape.front() = count;
+    part.data = data + first * (bytes / whole);
+    part.bytes = count * (bytes / whole);
+    return part;
+  }
 };
 
 }  // namespace specdec

@@ -368,6 +368,22 @@ std::optional<std::vector<float>> Metadata::find_float_array(std::string_view ke
   return result;
 }
 
+std::optional<std::vector<bool>> Metadata::find_bool_array(std::string_view key) const {
+  const MetadataValue* value = array(key);
+  if (value == nullptr) return std::nullopt;
+  std::vector<bool> result(value->count);
+  for (std::size_t i = 0; i < value->count; ++i) {
+    if (value->type == MetadataType::kBool) {
+      const auto byte = load<std::uint8_t>(value->data + i);
+      if (byte > 1) mismatch(*value, "an array of bools");
+      result[i] = byte == 1;
+    } else {
+      result[i] = to_uint(*value, i, 1) == 1;
+    }
+  }
+  return result;
+}
+
 std::vector<std::string_view> Metadata::get_string_array(std::string_view key) const {
   require(key);
   return *find_string_array(key);

@@ -95,6 +95,8 @@ class Metadata {
                                                           std::int64_t min = kMinInt,
                                                           std::int64_t max = kMaxInt) const;
   std::optional<std::vector<float>> find_float_array(std::string_view key) const;
+  // bools, and the integers 0 and 1.
+  std::optional<std::vector<bool>> find_bool_array(std::string_view key) const;
   std::vector<std::string_view> get_string_array(std::string_view key) const;
   std::optional<std::vector<std::string_view>> find_string_array(std::string_view key) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/expert_rule.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "model/key_reader.h"
@@ -21,11 +22,17 @@ void read_rope_scaling(const KeyReader& keys, RopeConfig& rope, std::int32_t tra
     rope.scaling = rope.factor == 1.0 ? RopeScaling::kNone : RopeScaling::kLinear;
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
-  } else if (type != "none") {
+  } else if (type != "none" && type != "longrope") {  // long-rope: tensors hold its factors
     throw GgufError(str("key ", keys.key("rope.scaling.type"), " is ", quoted(type),
-                        "; supported: none, linear, yarn"));
+                        "; supported: none, linear, yarn, longrope"));
   }
-  rope.attention_factor = keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3);
+  rope.attention_factor = keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3) *
+                          keys.number_or("rope.scaling.yarn_attn_factor", 1.0, 1e-3, 1e3);
+  const double mix = keys.number_or("rope.scaling.yarn_ext_factor", 1.0, -1.0, 1e3);
+  if (mix != 1.0 && mix != -1.0) {  // -1: the default
+    throw GgufError(str("key ", keys.key("rope.scaling.yarn_ext_factor"), " is ", mix,
+                        "; only 1 is supported"));
+  }
   rope.original_context = static_cast<std::int32_t>(
       keys.metadata()
           .find_uint(keys.key("rope.scaling.original_context_length"), kMaxContext)
@@ -90,38 +97,135 @@ std::int32_t read_vocab_rows(const GgufFile& file, std::int32_t vocab) {
   return static_cast<std::int32_t>(embedding->shape[0]);
 }
 
+// Which tensors of those that a family may have this file has.
+bool has_tensor(const GgufFile& file, Has has, const char* name) {
+  if (has != Has::kMaybe) return has == Has::kAlways;
+  return file.find_tensor(name) != nullptr;
+}
+
+void read_windows(const KeyReader& keys, ModelConfig& config) {
+  const Architecture& traits = *config.traits;
+  const auto layers = static_cast<std::size_t>(config.layers);
+  config.local.assign(layers, false);
+  config.rotated.assign(layers, true);
+  if (traits.windows == Windows::kNone) return;
+  config.window = static_cast<std::int32_t>(
+      keys.metadata().find_uint(keys.key("attention.sliding_window"), kMaxContext).value_or(0));
+}
+
+// Once the size is known: a list of the layers, or their period.
+void spread_windows(const KeyReader& keys, ModelConfig& config) {
+  const Architecture& traits = *config.traits;
+  if (config.window == 0) return;
+  const std::string name = keys.key("attention.sliding_window_pattern");
+  const MetadataValue* pattern = keys.metadata().find(name);
+  if (pattern != nullptr && pattern->is_array) {
+    config.local = keys.flags(name, config.layers);
+    return;
+  }
+  if (traits.windows == Windows::kAll) {
+    config.local.assign(config.local.size(), true);
+    return;
+  }
+  const auto period = static_cast<std::size_t>(
+      keys.dim_or("attention.sliding_window_pattern", traits.window_period));
+  for (std::size_t i = 0; i < config.local.size(); ++i) config.local[i] = i % period + 1 < period;
+}
+
+ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
+  const Architecture& traits = *config.traits;
+  ExpertConfig experts;
+  const auto count = keys.metadata().find_uint(keys.key("expert_count")).value_or(0);
+  if (count == 0 && traits.experts != Has::kAlways) return experts;
+  if (traits.experts == Has::kNever) {
+    throw GgufError(str("key ", keys.key("expert_count"), " is ", count, ": mixtures of experts ",
+                        "of the architecture ", traits.name, " are not supported"));
+  }
+  if (count > static_cast<std::uint64_t>(kMaxExperts)) {
+    throw GgufError(str("key ", keys.key("expert_count"), " is ", count, "; at most ", kMaxExperts,
+                        " are supported"));
+  }
+  experts.count = keys.dim("expert_count");
+  experts.used = keys.dim("expert_used_count");
+  if (experts.used > experts.count) {
+    throw GgufError(str("key ", keys.key("expert_used_count"), " is ", experts.used, " of ",
+                        experts.count, " experts: the file is damaged"));
+  }
+  const std::int32_t whole = config.ffn_width;
+  const bool as_wide = traits.experts == Has::kMaybe;  // Mixtral: each as wide as an MLP
+  experts.ffn_width = keys.dim_or("expert_feed_forward_length",
+                                  as_wide ? whole : whole / experts.used);
+  if (experts.ffn_width == 0) {
+    throw GgufError(str("key ", keys.key("expert_feed_forward_length"), " is missing"));
+  }
+  if (traits.shared_expert) {
+    experts.shared_width = keys.dim_or("expert_shared_feed_forward_length", whole);
+  }
+  const auto gating = keys.metadata().find_uint(keys.key("expert_gating_func")).value_or(0);
+  // 1: a softmax over all experts, before the choice; 3: over the chosen ones.
+  if (gating != 0 && gating != 1 && gating != 3) {
+    throw GgufError(str("key ", keys.key("expert_gating_func"), " is ", gating,
+                        "; supported: 1 (softmax) and 3 (softmax of the chosen experts)"));
+  }
+  experts.softmax_of_used = gating == 3 || keys.metadata()
+                                               .find_bool(keys.key("expert_weights_norm"))
+                                               .value_or(traits.softmax_of_used);
+  const double scale = keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6);
+  experts.weight_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
+  return experts;
+}
+
 }  // namespace
 
-AttentionShape ModelConfig::attention_shape() const {
+AttentionShape ModelConfig::attention_shape(std::int32_t layer) const {
+  const auto index = static_cast<std::size_t>(layer);
   AttentionShape shape;
   shape.heads = heads;
   shape.kv_heads = kv_heads;
   shape.head_dim = head_dim;
-  shape.rope_dims = rope.dims;
+  shape.rope_dims = rotated[index] ? rope.dims : 0;
   shape.rope_layout = rope.layout;
-  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  shape.scale = attention_scale != 0.0f
+                    ? attention_scale
+                    : static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  shape.window = local[index] ? window : 0;
+  shape.score_cap = score_cap;
   return shape;
 }
 
-ModelConfig read_layer_config(const KeyReader& keys) {
+ModelConfig read_layer_config(const KeyReader& keys, const GgufFile& file,
+                              const Architecture& traits) {
   ModelConfig config;
   config.architecture = keys.architecture();
+  config.traits = &traits;
   config.name = printable(keys.metadata().find_string("general.name").value_or(""), 200);
   config.layers = keys.dim("block_count");
   config.width = keys.dim("embedding_length");
   config.ffn_width = keys.uniform_dim_or("feed_forward_length", config.layers, 0);
-  if (config.ffn_width == 0) {
-    throw GgufError(str("key ", keys.key("feed_forward_length"), " is missing"));
-  }
   config.trained_context =
       static_cast<std::int32_t>(keys.metadata().get_uint(keys.key("context_length"), kMaxContext));
   if (config.trained_context == 0) {
     throw GgufError(str("key ", keys.key("context_length"), " is 0: the file is damaged"));
   }
   read_heads(keys, config);
-  config.rms_eps =
-      static_cast<float>(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5, 0.0, 1.0));
+  config.experts = read_experts(keys, config);
+  if (config.ffn_width == 0 && config.experts.count == 0) {
+    throw GgufError(str("key ", keys.key("feed_forward_length"), " is missing"));
+  }
+  const bool rms = traits.norm == NormKind::kRms;
+  config.norm_eps = static_cast<float>(keys.number_or(
+      rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5, 0.0, 1.0));
   config.rope = read_rope(keys, config.head_dim, config.trained_context);
+  config.rope.layout = traits.rope_layout;
+  config.attention_scale = static_cast<float>(keys.number_or("attention.scale", 0.0, 0.0, 1e6));
+  config.fused_qkv = file.find_tensor("blk.0.attn_qkv.weight") != nullptr;
+  config.qkv_bias =
+      has_tensor(file, traits.qkv_bias, config.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+  config.output_bias = has_tensor(file, traits.output_bias, "blk.0.attn_output.bias");
+  config.mlp_bias = has_tensor(file, traits.mlp_bias, "blk.0.ffn_up.bias");
+  read_windows(keys, config);
+  if (traits.read_oddities != nullptr) traits.read_oddities(keys, config);
+  spread_windows(keys, config);
   return config;
 }
 
@@ -132,15 +236,12 @@ ModelConfig read_config(const GgufFile& file) {
                         quoted(keys.architecture()), "), no model: give it as a draft, as in ",
                         keys.architecture() == "medusa" ? "medusa:" : "eagle:", "PATH"));
   }
-  if (keys.architecture() != "llama") {
+  const Architecture* traits = find_architecture(keys.architecture());
+  if (traits == nullptr) {
     throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
-                        "; supported architectures: llama"));
+                        "; supported architectures: ", supported_architectures()));
   }
-  if (keys.metadata().find_uint(keys.key("expert_count")).value_or(0) != 0) {
-    throw GgufError(str("key ", keys.key("expert_count"),
-                        " is not 0: mixtures of experts are not supported yet"));
-  }
-  ModelConfig config = read_layer_config(keys);
+  ModelConfig config = read_layer_config(keys, file, *traits);
   config.vocab = real_vocabulary_size(file.metadata());
   config.vocab_rows = read_vocab_rows(file, config.vocab);
   return config;

@@ -107,7 +107,7 @@ EagleConfig read_eagle_config(const GgufFile& file, const ModelConfig& target) {
             "; a file of an EAGLE-3 head says 'eagle3': make one with specdec convert"));
   }
   EagleConfig config;
-  config.layer = read_layer_config(keys);
+  config.layer = read_layer_config(keys, file, *find_architecture("llama"));
   if (config.layer.layers != 1) {
     throw GgufError(str("key ", keys.key("block_count"), " is ", config.layer.layers,
                         "; an EAGLE-3 head has one layer"));
@@ -136,11 +136,11 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
   made->config_ = read_eagle_config(*made->file_, model);
   made->target_ids_ = read_target_ids(*made->file_, made->config_.layer.vocab_rows, model);
   TensorLoader tensors(*made->file_, made->backend(), progress);
-  made->rope_ = RopeTable(made->config_.layer.rope, tensors.frequency_factors());
+  made->rope_ = ModelRope(made->config_.layer, tensors.frequency_factors());
   made->fuse_ = tensors.matrix("fc.weight");
   made->hidden_norm_ = tensors.vector("blk.0.attn_norm_2.weight");
-  made->layer_ = load_layer(tensors, 0);
-  made->output_norm_ = tensors.vector("output_norm.weight");
+  made->layer_ = load_layer(tensors, made->config_.layer, 0);
+  made->output_norm_ = load_norm(tensors, "output_norm");
   if (tensors.has("output.weight")) made->output_ = tensors.matrix("output.weight");
   if (tensors.has("token_embd.weight")) {
     made->embedding_ = tensors.matrix("token_embd.weight", WeightUse::kLookup);
@@ -149,7 +149,7 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
 }
 
 std::size_t EagleHead::weight_bytes() const {
-  std::size_t sum = fuse_->bytes() + hidden_norm_->bytes() + layer_.bytes() + output_norm_->bytes();
+  std::size_t sum = fuse_->bytes() + hidden_norm_->bytes() + layer_.bytes() + output_norm_.bytes();
   if (output_) sum += output_->bytes();
   if (embedding_) sum += embedding_->bytes();
   return sum + target_ids_.size() * sizeof(TokenId);
@@ -193,21 +193,22 @@ bool EagleState::run(std::span<const TokenId> tokens, std::span<const std::int32
   const std::size_t joined_bytes =
       static_cast<std::size_t>(rows) * 2 * static_cast<std::size_t>(width) * sizeof(float);
   if (!joined_ || joined_->bytes() < joined_bytes) joined_ = backend().allocate(joined_bytes);
-  plan.set_angles(backend(), head_->rope_, *act.rope);
+  plan.fill_angles(backend(), head_->rope_, false, *act.rope);
+  plan.pass.rope_cos_sin = act.rope->f32();
 
   Workspace& ws = act.workspace();
   float *hidden = act.hidden->f32(), *normed = act.normed->f32(), *joined = joined_->f32();
   backend().embed_rows(ws, plan.pass, head_->embedding(), hidden);
-  backend().rms_norm(ws, rows, width, hidden, head_->layer_.attn_norm->f32(), config.layer.rms_eps,
+  backend().rms_norm(ws, rows, width, hidden, head_->layer_.attn_norm.gain->f32(), config.layer.norm_eps,
                      normed);
   backend().copy_rows(ws, rows, width, normed, width, joined, 2 * width);
-  backend().rms_norm(ws, rows, width, fused, head_->hidden_norm_->f32(), config.layer.rms_eps,
+  backend().rms_norm(ws, rows, width, fused, head_->hidden_norm_->f32(), config.layer.norm_eps,
                      normed);
   backend().copy_rows(ws, rows, width, normed, width, joined + width, 2 * width);
   backend().copy_rows(ws, rows, width, config.norm_before_residual ? normed : fused, width, hidden,
                       width);
   run_block(backend(), config.layer, head_->layer_, 0, plan.pass, joined, act);
-  run_head(backend(), config.layer, *head_->output_norm_, head_->output(), logit_rows, plan.pass,
+  run_head(backend(), config.layer, head_->output_norm_, head_->output(), logit_rows, plan.pass,
            act);
   cache_.append(rows);
   return true;

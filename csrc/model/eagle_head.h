@@ -55,11 +55,11 @@ class EagleHead {
   std::shared_ptr<const GgufFile> file_;  // keeps the mapping alive for weights that alias it
   std::shared_ptr<const Model> target_;
   EagleConfig config_;
-  RopeTable rope_;
+  ModelRope rope_;
   std::unique_ptr<Weight> fuse_;         // [E, states * Et]
   std::unique_ptr<Buffer> hidden_norm_;  // [E]; the embedding's is layer_.attn_norm
   LayerWeights layer_;                   // projections [*, 2 E]
-  std::unique_ptr<Buffer> output_norm_;  // [E]
+  Norm output_norm_;                     // [E]
   std::unique_ptr<Weight> output_;       // [Vd, E], or null
   std::unique_ptr<Weight> embedding_;    // [V, E], or null
   std::vector<TokenId> target_ids_;      // [Vd]

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "gguf/reader.h"
@@ -44,6 +45,16 @@ class KeyReader {
       }
     }
     return positive(name, values->front());
+  }
+
+  // One truth value per layer, an array of booleans or of 0 and 1. `full_key`: with its prefix.
+  std::vector<bool> flags(const std::string& full_key, std::int32_t layers) const {
+    const auto values = metadata_.find_bool_array(full_key);
+    if (values->size() != static_cast<std::size_t>(layers)) {
+      throw GgufError(str("key ", full_key, " has ", values->size(), " elements for ", layers,
+                          " layers: the file is damaged"));
+    }
+    return *values;
   }
 
   double number_or(const std::string& name, double fallback, double min, double max) const {

@@ -9,13 +9,21 @@
 
 namespace specdec {
 
+// out = norm(x), as the model norms. x, out [rows, E], may be the same
+void run_norm(const Backend& backend, Workspace& ws, const ModelConfig& config, const Norm& norm,
+              std::int32_t rows, const float* x, float* out);
+
 // hidden += attention(input); hidden += mlp(norm(hidden)), where `input` [M, in features of the
 // projections] is backend memory, usually the norm of hidden. Rows go to `layer` of the cache.
 void run_block(const Backend& backend, const ModelConfig& config, const LayerWeights& weights,
                std::int32_t layer, const Pass& pass, const float* input, Activations& act);
 
+// Raw products with an output matrix become logits: their scale and cap. [count]
+void finish_logits(const Backend& backend, Workspace& ws, const ModelConfig& config,
+                   std::int64_t count, float* logits);
+
 // act.logits [count, V] = output norm(last `count` rows of hidden)
-void run_head(const Backend& backend, const ModelConfig& config, Buffer& norm, const Weight& output,
-              std::int32_t count, const Pass& pass, Activations& act);
+void run_head(const Backend& backend, const ModelConfig& config, const Norm& norm,
+              const Weight& output, std::int32_t count, const Pass& pass, Activations& act);
 
 }  // namespace specdec

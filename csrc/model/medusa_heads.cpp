@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/layer_pass.h"
 #include "core/printable.h"
 #include "model/key_reader.h"
 #include "model/tensor_plan.h"
@@ -120,8 +121,8 @@ void MedusaPass::run(std::int32_t count) {
   const Model& target = heads_.target();
   const Backend& backend = target.backend();
   const std::int32_t width = heads_.config().width;
-  backend.rms_norm(*workspace_, 1, width, hidden_->f32(), target.output_norm().f32(),
-                   target.config().rms_eps, normed_->f32());
+  run_norm(backend, *workspace_, target.config(), target.output_norm(), 1, hidden_->f32(),
+           normed_->f32());
   for (std::int32_t i = 0; i < count; ++i) {
     const MedusaHeads::Head& head = heads_.heads_[static_cast<std::size_t>(i)];
     float* state = states_->f32() + static_cast<std::ptrdiff_t>(i) * width;
@@ -139,6 +140,8 @@ void MedusaPass::run(std::int32_t count) {
   if (heads_.config().vocab_rows == 0 && count > 0) {
     backend.matmul(*workspace_, count, states_->f32(), target.output(), logits_->f32());
   }
+  finish_logits(backend, *workspace_, target.config(), static_cast<std::int64_t>(count) * columns_,
+                logits_->f32());
 }
 
 const float* MedusaPass::logits(std::int32_t i) {

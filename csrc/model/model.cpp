@@ -13,14 +13,14 @@ class ModelLoader {
 
   void load() {
     const ModelConfig& config = model_.config_;
-    model_.rope_ = RopeTable(config.rope, tensors_.frequency_factors());
+    model_.rope_ = ModelRope(config, tensors_.frequency_factors());
     const bool tied = !tensors_.has("output.weight");
     model_.token_embedding_ =
         tensors_.matrix("token_embd.weight", tied ? WeightUse::kProducts : WeightUse::kLookup);
     for (std::int32_t i = 0; i < config.layers; ++i) {
-      model_.layers_.push_back(load_layer(tensors_, i));
+      model_.layers_.push_back(load_layer(tensors_, config, i));
     }
-    model_.output_norm_ = tensors_.vector("output_norm.weight");
+    model_.output_norm_ = load_norm(tensors_, "output_norm");
     model_.output_ = tied ? model_.token_embedding_ : tensors_.matrix("output.weight");
   }
 
@@ -29,26 +29,119 @@ class ModelLoader {
   TensorLoader tensors_;
 };
 
-LayerWeights load_layer(TensorLoader& tensors, std::int32_t index) {
+namespace {
+
+std::size_t bytes_of(const std::unique_ptr<Weight>& weight) { return weight ? weight->bytes() : 0; }
+std::size_t bytes_of(const std::unique_ptr<Buffer>& buffer) { return buffer ? buffer->bytes() : 0; }
+
+const float* data_of(const std::unique_ptr<Buffer>& buffer) {
+  return buffer ? buffer->f32() : nullptr;
+}
+
+// q, k and v: three matrices, or rows of one.
+void load_projections(TensorLoader& tensors, const ModelConfig& config, const std::string& prefix,
+                      LayerWeights& layer) {
+  if (!config.fused_qkv) {
+    layer.attn_q = tensors.matrix(prefix + "attn_q.weight");
+    layer.attn_k = tensors.matrix(prefix + "attn_k.weight");
+    layer.attn_v = tensors.matrix(prefix + "attn_v.weight");
+    layer.q_bias = tensors.optional_vector(prefix + "attn_q.bias");
+    layer.k_bias = tensors.optional_vector(prefix + "attn_k.bias");
+    layer.v_bias = tensors.optional_vector(prefix + "attn_v.bias");
+    return;
+  }
+  const auto dim = static_cast<std::size_t>(config.head_dim);
+  const RowRange q{0, static_cast<std::size_t>(config.heads) * dim};
+  const RowRange k{q.count, static_cast<std::size_t>(config.kv_heads) * dim};
+  const RowRange v{k.first + k.count, k.count};
+  layer.attn_q = tensors.rows(prefix + "attn_qkv.weight", q);
+  layer.attn_k = tensors.rows(prefix + "attn_qkv.weight", k);
+  layer.attn_v = tensors.rows(prefix + "attn_qkv.weight", v);
+  if (!config.qkv_bias) return;
+  layer.q_bias = tensors.elements(prefix + "attn_qkv.bias", q);
+  layer.k_bias = tensors.elements(prefix + "attn_qkv.bias", k);
+  layer.v_bias = tensors.elements(prefix + "attn_qkv.bias", v);
+}
+
+// kind: "" or "_exps" or "_shexp"
+Mlp load_mlp(TensorLoader& tensors, const ModelConfig& config, const std::string& prefix,
+             const std::string& kind) {
+  const auto name = [&](const char* part) { return prefix + "ffn_" + part + kind; };
+  Mlp mlp;
+  if (kind.empty() && config.traits->fused_up) {
+    const auto ffn = static_cast<std::size_t>(config.ffn_width);
+    mlp.gate = tensors.rows(name("up") + ".weight", {0, ffn});
+    mlp.up = tensors.rows(name("up") + ".weight", {ffn, ffn});
+  } else {
+    if (config.traits->gated) mlp.gate = tensors.matrix(name("gate") + ".weight");
+    mlp.up = tensors.matrix(name("up") + ".weight");
+  }
+  mlp.down = tensors.matrix(name("down") + ".weight");
+  mlp.gate_bias = tensors.optional_vector(name("gate") + ".bias");
+  mlp.up_bias = tensors.optional_vector(name("up") + ".bias");
+  mlp.down_bias = tensors.optional_vector(name("down") + ".bias");
+  return mlp;
+}
+
+}  // namespace
+
+Norm load_norm(TensorLoader& tensors, const std::string& name) {
+  return {tensors.vector(name + ".weight"), tensors.optional_vector(name + ".bias")};
+}
+
+LayerWeights load_layer(TensorLoader& tensors, const ModelConfig& config, std::int32_t index) {
+  const Architecture& traits = *config.traits;
   const std::string prefix = str("blk.", index, ".");
   LayerWeights layer;
-  layer.attn_norm = tensors.vector(prefix + "attn_norm.weight");
-  layer.attn_q = tensors.matrix(prefix + "attn_q.weight");
-  layer.attn_k = tensors.matrix(prefix + "attn_k.weight");
-  layer.attn_v = tensors.matrix(prefix + "attn_v.weight");
+  if (traits.pre_norms) layer.attn_norm = load_norm(tensors, prefix + "attn_norm");
+  load_projections(tensors, config, prefix, layer);
+  layer.q_norm = tensors.optional_vector(prefix + "attn_q_norm.weight");
+  layer.k_norm = tensors.optional_vector(prefix + "attn_k_norm.weight");
+  layer.sinks = tensors.optional_vector(prefix + "attn_sinks.weight");
   layer.attn_output = tensors.matrix(prefix + "attn_output.weight");
-  layer.ffn_norm = tensors.vector(prefix + "ffn_norm.weight");
-  layer.ffn_gate = tensors.matrix(prefix + "ffn_gate.weight");
-  layer.ffn_up = tensors.matrix(prefix + "ffn_up.weight");
-  layer.ffn_down = tensors.matrix(prefix + "ffn_down.weight");
+  layer.attn_output_bias = tensors.optional_vector(prefix + "attn_output.bias");
+  if (traits.post_norms) layer.attn_post_norm = load_norm(tensors, prefix + "post_attention_norm");
+  if (traits.pre_norms) {
+    layer.ffn_norm = load_norm(tensors, prefix + std::string(traits.ffn_norm));
+  }
+  if (config.experts.count > 0) {
+    layer.router = tensors.matrix(prefix + "ffn_gate_inp.weight");
+    layer.router_bias = tensors.optional_vector(prefix + "ffn_gate_inp.bias");
+    layer.mlp = load_mlp(tensors, config, prefix, "_exps");
+  } else {
+    layer.mlp = load_mlp(tensors, config, prefix, "");
+  }
+  if (config.experts.shared_width > 0) {
+    layer.shared_gate = tensors.matrix(prefix + "ffn_gate_inp_shexp.weight");
+    layer.shared = load_mlp(tensors, config, prefix, "_shexp");
+  }
+  if (traits.post_norms) layer.ffn_post_norm = load_norm(tensors, prefix + "post_ffw_norm");
   return layer;
 }
 
+MlpWeights Mlp::weights(Activation activation) const {
+  return {gate.get(),         up.get(),         down.get(),        activation,
+          data_of(gate_bias), data_of(up_bias), data_of(down_bias)};
+}
+
+std::size_t Norm::bytes() const { return bytes_of(gain) + bytes_of(bias); }
+
+std::size_t Mlp::bytes() const {
+  return bytes_of(gate) + bytes_of(up) + bytes_of(down) + bytes_of(gate_bias) + bytes_of(up_bias) +
+         bytes_of(down_bias);
+}
+
 std::size_t LayerWeights::bytes() const {
-  std::size_t sum = attn_norm->bytes() + ffn_norm->bytes();
-  for (const auto* weight :
-       {&attn_q, &attn_k, &attn_v, &attn_output, &ffn_gate, &ffn_up, &ffn_down}) {
-    sum += (*weight)->bytes();
+  std::size_t sum = mlp.bytes() + shared.bytes();
+  for (const Norm* norm : {&attn_norm, &attn_post_norm, &ffn_norm, &ffn_post_norm}) {
+    sum += norm->bytes();
+  }
+  for (const auto* weight : {&attn_q, &attn_k, &attn_v, &attn_output, &router, &shared_gate}) {
+    sum += bytes_of(*weight);
+  }
+  for (const auto* buffer :
+       {&q_bias, &k_bias, &v_bias, &q_norm, &k_norm, &sinks, &attn_output_bias, &router_bias}) {
+    sum += bytes_of(*buffer);
   }
   return sum;
 }
@@ -66,7 +159,7 @@ std::shared_ptr<const Model> Model::load(const std::string& path,
 }
 
 std::size_t Model::weight_bytes() const {
-  std::size_t sum = token_embedding_->bytes() + output_norm_->bytes();
+  std::size_t sum = token_embedding_->bytes() + output_norm_.bytes();
   if (output_ != token_embedding_) sum += output_->bytes();
   for (const LayerWeights& layer : layers_) sum += layer.bytes();
   return sum;

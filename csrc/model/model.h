@@ -15,22 +15,52 @@
 
 namespace specdec {
 
+// A norm's vectors.
+struct Norm {
+  std::unique_ptr<Buffer> gain;  // [E]
+  std::unique_ptr<Buffer> bias;  // [E], or null
+
+  explicit operator bool() const { return gain != nullptr; }
+  std::size_t bytes() const;
+};
+
+// A feed-forward block, or the stacks [X, ...] of a mixture's.
+struct Mlp {
+  std::unique_ptr<Weight> gate;  // [F, E], or null
+  std::unique_ptr<Weight> up;    // [F, E]
+  std::unique_ptr<Weight> down;  // [E, F]
+  std::unique_ptr<Buffer> gate_bias, up_bias, down_bias;  // [F], [F], [E], or null
+
+  explicit operator bool() const { return up != nullptr; }
+  MlpWeights weights(Activation activation) const;
+  std::size_t bytes() const;
+};
+
+// What a model does not have is null.
 struct LayerWeights {
-  std::unique_ptr<Buffer> attn_norm;    // [E]
-  std::unique_ptr<Weight> attn_q;       // [H * D, E]
-  std::unique_ptr<Weight> attn_k;       // [Hkv * D, E]
-  std::unique_ptr<Weight> attn_v;       // [Hkv * D, E]
-  std::unique_ptr<Weight> attn_output;  // [E, H * D]
-  std::unique_ptr<Buffer> ffn_norm;     // [E]
-  std::unique_ptr<Weight> ffn_gate;     // [F, E]
-  std::unique_ptr<Weight> ffn_up;       // [F, E]
-  std::unique_ptr<Weight> ffn_down;     // [E, F]
+  Norm attn_norm;                                   // before attention
+  std::unique_ptr<Weight> attn_q;                   // [H * D, E]
+  std::unique_ptr<Weight> attn_k;                   // [Hkv * D, E]
+  std::unique_ptr<Weight> attn_v;                   // [Hkv * D, E]
+  std::unique_ptr<Buffer> q_bias, k_bias, v_bias;   // [H * D], [Hkv * D]
+  std::unique_ptr<Buffer> q_norm, k_norm;           // [D], or [H * D], [Hkv * D]
+  std::unique_ptr<Buffer> sinks;                    // [H]
+  std::unique_ptr<Weight> attn_output;              // [E, H * D]
+  std::unique_ptr<Buffer> attn_output_bias;         // [E]
+  Norm attn_post_norm;                              // after attention
+  Norm ffn_norm, ffn_post_norm;                     // before and after the MLP
+  Mlp mlp;                                          // or the mixture's stacks
+  std::unique_ptr<Weight> router;                   // [X, E]
+  std::unique_ptr<Buffer> router_bias;              // [X]
+  std::unique_ptr<Weight> shared_gate;              // [1, E]
+  Mlp shared;
 
   std::size_t bytes() const;
 };
 
 // The tensors `blk.INDEX.*`.
-LayerWeights load_layer(TensorLoader& tensors, std::int32_t index);
+LayerWeights load_layer(TensorLoader& tensors, const ModelConfig& config, std::int32_t index);
+Norm load_norm(TensorLoader& tensors, const std::string& name);
 
 class Model {
  public:
@@ -42,11 +72,11 @@ class Model {
   const Backend& backend() const { return *backend_; }
   const std::shared_ptr<const GgufFile>& file() const { return file_; }
   const ModelConfig& config() const { return config_; }
-  const RopeTable& rope() const { return rope_; }
+  const ModelRope& rope() const { return rope_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }  // [L]
   const Weight& token_embedding() const { return *token_embedding_; }  // [V, E]
   const Weight& output() const { return *output_; }  // [V, E]; the embedding where the head is tied
-  Buffer& output_norm() const { return *output_norm_; }  // [E], read only
+  const Norm& output_norm() const { return output_norm_; }
   std::size_t weight_bytes()
       const;  // memory of the weights: the file's own bytes where not repacked
 
@@ -56,10 +86,10 @@ class Model {
   std::shared_ptr<const Backend> backend_;
   std::shared_ptr<const GgufFile> file_;  // keeps the mapping alive for weights that alias it
   ModelConfig config_;
-  RopeTable rope_;
+  ModelRope rope_;
   std::vector<LayerWeights> layers_;
   std::shared_ptr<const Weight> token_embedding_, output_;
-  std::unique_ptr<Buffer> output_norm_;
+  Norm output_norm_;
   friend class ModelLoader;
 };
 

@@ -1,6 +1,7 @@
 #include "model/pass_plan.h"
 
 #include "core/error.h"
+#include "core/math.h"
 
 namespace specdec {
 
@@ -41,11 +42,28 @@ void PassPlan::append_segment(const PassInput& input) {
   segments.push_back(segment);
 }
 
-void PassPlan::set_angles(const Backend& backend, const RopeTable& table, Buffer& rope) {
-  std::vector<float> cos_sin(tokens.size() * static_cast<std::size_t>(table.pairs()) * 2);
-  table.fill(positions, cos_sin.data());
-  backend.upload(rope.data(), cos_sin.data(), cos_sin.size() * sizeof(float));
-  pass.rope_cos_sin = rope.f32();
+void PassPlan::fill_angles(const Backend& backend, const ModelRope& rope, bool local,
+                           Buffer& out) const {
+  std::vector<float> cos_sin;
+  for (const Segment& segment : segments) {
+    const RopeTable& table = rope.table(local, segment.cache.capacity);
+    const std::size_t begin = cos_sin.size();
+    cos_sin.resize(begin +
+                   static_cast<std::size_t>(segment.rows) * static_cast<std::size_t>(table.pairs()) * 2);
+    table.fill({&positions[static_cast<std::size_t>(segment.first_row)],
+                static_cast<std::size_t>(segment.rows)},
+               cos_sin.data() + begin);
+  }
+  backend.upload(out.data(), cos_sin.data(), cos_sin.size() * sizeof(float));
+}
+
+void PassPlan::fill_query_scales(const Backend& backend, double growth, std::int32_t length,
+                                 Buffer& out) const {
+  std::vector<float> scales;
+  for (const std::int32_t position : positions) {
+    scales.push_back(static_cast<float>(1.0 + growth * log_f64(1.0 + position / length)));
+  }
+  backend.upload(out.data(), scales.data(), scales.size() * sizeof(float));
 }
 
 }  // namespace specdec

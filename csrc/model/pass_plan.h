@@ -25,8 +25,12 @@ struct PassPlan {
   PassPlan(const PassPlan&) = delete;
   PassPlan& operator=(const PassPlan&) = delete;
 
-  // Fills in the rotary angles: `rope` [M, rope_dims / 2, 2], backend memory.
-  void set_angles(const Backend& backend, const RopeTable& table, Buffer& rope);
+  // The rotary angles of all rows, [M, rope_dims / 2, 2], into `out`, backend memory. local: those
+  // of the layers with a window.
+  void fill_angles(const Backend& backend, const ModelRope& rope, bool local, Buffer& out) const;
+  // 1 + growth * log(1 + floor(position / length)) of all rows, [M], into `out`, backend memory.
+  void fill_query_scales(const Backend& backend, double growth, std::int32_t length,
+                         Buffer& out) const;
 
   std::vector<TokenId> tokens;          // [M]
   std::vector<std::int32_t> positions;  // [M]

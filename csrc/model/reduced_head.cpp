@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "model/layer_pass.h"
 
 namespace specdec {
 namespace {
@@ -103,15 +104,16 @@ void ReducedHead::score(Part& part, Activations& activations, std::int32_t count
   float* out = grown(part.logits, static_cast<std::size_t>(count) * part.ids.size());
   model_->backend().matmul(activations.workspace(), count, activations.normed->f32(), *part.weight,
                            out);
+  finish_logits(model_->backend(), activations.workspace(), model_->config(),
+                static_cast<std::int64_t>(count) * part.size(), out);
 }
 
 void ReducedHead::run(Activations& activations, std::int32_t rows, std::int32_t count) {
   const ModelConfig& config = model_->config();
   const float* tail = activations.hidden->f32() + static_cast<std::size_t>(rows - count) *
                                                       static_cast<std::size_t>(config.width);
-  model_->backend().rms_norm(activations.workspace(), count, config.width, tail,
-                             model_->output_norm().f32(), config.rms_eps,
-                             activations.normed->f32());
+  run_norm(model_->backend(), activations.workspace(), config, model_->output_norm(), count, tail,
+           activations.normed->f32());
   score(base_, activations, count);
   score(extra_, activations, count);
 }

@@ -20,9 +20,13 @@ double correction_pair(const RopeConfig& config, double rotations) {
 
 // 1 for high frequencies (kept), 0 for low ones (interpolated), a ramp between.
 double yarn_keep_share(const RopeConfig& config, std::int32_t pair) {
-  const double low = std::max(0.0, std::floor(correction_pair(config, config.beta_fast)));
-  const double high =
-      std::min(config.dims - 1.0, std::ceil(correction_pair(config, config.beta_slow)));
+  double first = correction_pair(config, config.beta_fast);
+  double last = correction_pair(config, config.beta_slow);
+  if (config.yarn_whole_pairs) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  const double low = std::max(0.0, first), high = std::min(config.dims - 1.0, last);
   const double ramp = (pair - low) / std::max(0.001, high - low);
   return 1.0 - std::clamp(ramp, 0.0, 1.0);
 }
@@ -58,6 +62,19 @@ void RopeTable::fill(std::span<const std::int32_t> positions, float* cos_sin) co
       *cos_sin++ = static_cast<float>(angle.sin * magnitude_);
     }
   }
+}
+
+ModelRope::ModelRope(const ModelConfig& config, const Factors& factors)
+    : original_context_(config.rope.original_context),
+      has_long_(!factors.long_context.empty()),
+      usual_(config.rope, factors.usual),
+      long_(config.rope, factors.long_context) {
+  if (config.local_rope) local_.emplace(*config.local_rope, std::span<const float>());
+}
+
+const RopeTable& ModelRope::table(bool local, std::int32_t n_ctx) const {
+  if (local && local_) return *local_;
+  return has_long_ && n_ctx > original_context_ ? long_ : usual_;
 }
 
 }  // namespace specdec

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,29 @@ class RopeTable {
  private:
   std::vector<double> frequency_;  // [dims / 2] radians per position
   double magnitude_ = 1.0;         // YaRN's attention factor, folded into cosine and sine
+};
+
+// All rotary tables of a model. Which one a cache's rows are rotated by depends on the layer and on
+// the cache's capacity alone.
+class ModelRope {
+ public:
+  // Divisors of the frequencies [dims / 2], or empty. `long_factors`: for caches beyond the original
+  // context; the others for the rest. Local layers have none.
+  struct Factors {
+    std::vector<float> usual, long_context;
+  };
+
+  ModelRope() = default;
+  ModelRope(const ModelConfig& config, const Factors& factors);
+
+  const RopeTable& table(bool local, std::int32_t n_ctx) const;
+  bool has_local() const { return local_.has_value(); }
+
+ private:
+  std::int32_t original_context_ = 0;
+  bool has_long_ = false;
+  RopeTable usual_, long_;
+  std::optional<RopeTable> local_;
 };
 
 }  // namespace specdec

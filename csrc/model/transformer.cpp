@@ -28,6 +28,40 @@ void capture_hidden(const Model& model, Activations& act, std::int32_t rows, std
   }
 }
 
+// The angles and scales that depend on positions: once for all layers.
+void upload_positions(const Model& model, const PassPlan& plan, Activations& act) {
+  const ModelConfig& config = model.config();
+  plan.fill_angles(model.backend(), model.rope(), false, *act.rope);
+  if (act.local_rope) plan.fill_angles(model.backend(), model.rope(), true, *act.local_rope);
+  if (act.query_scales) {
+    plan.fill_query_scales(model.backend(), config.query_growth, config.query_growth_length,
+                           *act.query_scales);
+  }
+}
+
+void embed(const Model& model, const Pass& pass, Activations& act) {
+  const ModelConfig& config = model.config();
+  model.backend().embed_rows(act.workspace(), pass, model.token_embedding(), act.hidden->f32());
+  if (config.embedding_scale == 1.0f) return;
+  model.backend().scale(act.workspace(), static_cast<std::int64_t>(pass.rows) * config.width,
+                        act.hidden->f32(), config.embedding_scale);
+}
+
+// One layer. pass.rope_cos_sin is set to the layer's.
+void run_layer(const Model& model, std::int32_t layer, Pass& pass, Activations& act) {
+  const ModelConfig& config = model.config();
+  const LayerWeights& weights = model.layers()[static_cast<std::size_t>(layer)];
+  const bool local = config.is_local(layer) && act.local_rope;
+  pass.rope_cos_sin = (local ? act.local_rope : act.rope)->f32();
+  const float* input = act.hidden->f32();
+  if (weights.attn_norm) {
+    run_norm(model.backend(), act.workspace(), config, weights.attn_norm, pass.rows, input,
+             act.normed->f32());
+    input = act.normed->f32();
+  }
+  run_block(model.backend(), config, weights, layer, pass, input, act);
+}
+
 }  // namespace
 
 Activations::Activations(const Backend& backend)
@@ -45,6 +79,12 @@ void Activations::reserve(const ModelConfig& config, std::int32_t rows, std::int
     query = floats(rows, config.heads * config.head_dim);
     attention = floats(rows, config.heads * config.head_dim);
     rope = floats(rows, config.rope.dims);
+    if (config.local_rope) local_rope = floats(rows, config.rope.dims);
+    if (config.query_growth != 0.0) query_scales = floats(rows, 1);
+    if (config.experts.shared_width > 0) {
+      shared = floats(rows, config.width);
+      shared_gate = floats(rows, 1);
+    }
     rows_ = rows;
   }
   if (logit_rows > logit_rows_) {
@@ -62,7 +102,8 @@ void Activations::reserve_captured(const Model& model, std::int32_t rows, std::i
 std::size_t Activations::bytes() const {
   std::size_t sum = workspace_->bytes();
   for (const auto* buffer :
-       {&hidden, &normed, &branch, &query, &attention, &rope, &logits, &captured}) {
+       {&hidden, &normed, &branch, &query, &attention, &rope, &local_rope, &query_scales, &shared,
+        &shared_gate, &logits, &captured}) {
     if (*buffer) sum += (*buffer)->bytes();
   }
   return sum;
@@ -78,15 +119,12 @@ bool forward(const Model& model, Activations& act, std::span<const PassInput> in
   act.reserve(config, pass.rows, logit_rows.count);
   act.reserve_captured(model, pass.rows, static_cast<std::int32_t>(options.capture.size()));
 
-  plan.set_angles(model.backend(), model.rope(), *act.rope);
-  model.backend().embed_rows(act.workspace(), pass, model.token_embedding(), act.hidden->f32());
+  upload_positions(model, plan, act);
+  embed(model, pass, act);
   for (const std::int32_t layer : layers_to_run(model, options.layers)) {
     if (cancel != nullptr && cancel->is_set()) return false;
     capture_hidden(model, act, pass.rows, layer, options.capture);
-    const LayerWeights& weights = model.layers()[static_cast<std::size_t>(layer)];
-    model.backend().rms_norm(act.workspace(), pass.rows, config.width, act.hidden->f32(),
-                             weights.attn_norm->f32(), config.rms_eps, act.normed->f32());
-    run_block(model.backend(), config, weights, layer, pass, act.normed->f32(), act);
+    run_layer(model, layer, pass, act);
   }
   capture_hidden(model, act, pass.rows, config.layers, options.capture);
   run_head(model.backend(), config, model.output_norm(), model.output(), logit_rows.count, pass,

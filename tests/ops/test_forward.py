@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model_families import FAMILIES
 from reference.llama_numpy import forward
 from reference.llama_numpy import load as load_reference
+from reference.transformer_numpy import forward as forward_any
+from reference.transformer_numpy import load as load_any
 from specdec_native import _core
 from support.engine import load
 
@@ -70,3 +73,50 @@ def test_other_types_stay_near_the_dequantised_model(
         logits = _core.Generator(load(path, device), 64, "f32").logits(tokens, 0)
         error = np.sqrt(np.mean((logits - expected) ** 2)) / expected.std()
         assert error < bound, device
+
+
+# Head sizes that differ from width / heads, more layers than a window pattern's period.
+FAMILY_SHAPES: dict[str, dict[str, Any]] = {
+    "smollm3": {"layers": 5},
+    "gemma3": {"layers": 3, "head_dim": 32},
+    "olmo2": {"layers": 5, "metadata": {"olmo2.attention.sliding_window": 40}},
+    "qwen3": {"head_dim": 32},
+    "gpt-oss": {"head_dim": 32, "layers": 3, "tied": False},
+}
+
+
+@pytest.mark.parametrize("device", ["ref", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_architecture_agrees_with_numpy(
+    make_model: Callable[..., Path], device: str, family: str
+) -> None:
+    """Texts longer than every window and than the context before extension."""
+    path = make_model(family=family, dtype="f32", **FAMILY_SHAPES.get(family, {}))
+    tokens = token_ids(130 if device == "cpu" else 100)
+    expected = forward_any(load_any(path, family), tokens)
+    generator = _core.Generator(load(path, device), 256, "f32")
+    logits = np.concatenate(
+        [generator.logits(tokens[: first + 50], first) for first in (0, 50, 100) if first < len(tokens)]
+    )
+    np.testing.assert_allclose(logits, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("device", ["ref", "cpu"])
+def test_long_rope_chooses_its_factors_by_n_ctx(
+    make_model: Callable[..., Path], device: str
+) -> None:
+    factors = {
+        "phi3.rope.scaling.type": "longrope",
+        "phi3.rope.scaling.original_context_length": 64,
+        "phi3.rope.scaling.attn_factor": 1.19,
+        "phi3.rope.dimension_count": 12,
+    }
+    path = make_model(family="phi3", dtype="f32", long_rope=True, metadata=factors)
+    tokens = token_ids(60)
+    results = []
+    for n_ctx in (64, 65):
+        expected = forward_any(load_any(path, n_ctx=n_ctx), tokens)
+        logits = _core.Generator(load(path, device), n_ctx, "f32").logits(tokens, 0)
+        np.testing.assert_allclose(logits, expected, atol=2e-4)
+        results.append(logits)
+    assert np.abs(results[0] - results[1]).max() > 0.1

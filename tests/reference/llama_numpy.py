@@ -47,26 +47,33 @@ def _yarn_mscale(scale: float, multiplier: float) -> float:
     return 1.0 if scale <= 1.0 else 0.1 * multiplier * math.log(scale) + 1.0
 
 
-def _yarn_keep(pairs: int, base: float, original_context: int) -> Array:
+def _yarn_keep(
+    pairs: int, base: float, original_context: int, whole_pairs: bool = True
+) -> Array:
     """How much of each pair's own frequency YaRN keeps (arXiv 2309.00071); 0 is interpolation."""
 
     def pair_with_turns(turns: float) -> float:
         # The (fractional) pair that makes this many turns within the original context.
         return pairs * math.log(original_context / (turns * 2 * math.pi)) / math.log(base)
 
-    low = max(0.0, math.floor(pair_with_turns(_YARN_BETA_FAST)))
-    high = min(2.0 * pairs - 1, math.ceil(pair_with_turns(_YARN_BETA_SLOW)))
+    first, last = pair_with_turns(_YARN_BETA_FAST), pair_with_turns(_YARN_BETA_SLOW)
+    if whole_pairs:
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(0.0, first), min(2.0 * pairs - 1, last)
     ramp = (np.arange(pairs) - low) / max(0.001, high - low)
     return 1.0 - np.clip(ramp, 0.0, 1.0)
 
 
-def make_rope(metadata: dict[str, Any], dims: int, factors: Array | None) -> Rope:
+def make_rope(
+    metadata: dict[str, Any], dims: int, factors: Array | None, yarn_whole_pairs: bool = True
+) -> Rope:
     """Builds the rotary table from `llama.*` keys.
 
     Args:
         metadata: The file's keys.
         dims: Rotated dimensions of a head.
         factors: `rope_freqs.weight`, divisors of the frequencies [dims / 2], or None.
+        yarn_whole_pairs: Whether YaRN's ramp begins and ends at whole pairs.
 
     Returns:
         Frequencies and magnitude.
@@ -82,12 +89,12 @@ def make_rope(metadata: dict[str, Any], dims: int, factors: Array | None) -> Rop
     if kind == "none" or factor == 0.0:
         factor = 1.0
     magnitude = float(metadata.get(prefix + "attn_factor", 1.0))
-    if kind in ("none", "linear"):
+    if kind in ("none", "linear", "longrope"):
         return Rope(extrapolated / factor, magnitude)
     if kind != "yarn":
         raise ValueError(f"rope scaling {kind!r} is not part of this reference")
     context = metadata.get(prefix + "original_context_length", metadata["llama.context_length"])
-    keep = _yarn_keep(dims // 2, base, int(context))
+    keep = _yarn_keep(dims // 2, base, int(context), yarn_whole_pairs)
     log_multiplier = float(metadata.get(prefix + "yarn_log_multiplier", 0.0))
     magnitude *= _yarn_mscale(factor, 1.0)
     if log_multiplier != 0.0:

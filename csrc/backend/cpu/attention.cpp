@@ -75,6 +75,12 @@ struct TaskScratch {
   SoftmaxState* states;  // [rows, group]
 };
 
+// The first position that a row at position `length` - 1 sees.
+std::size_t first_seen(std::size_t length, std::int32_t window) {
+  const auto most = static_cast<std::size_t>(window);
+  return most == 0 || length <= most ? 0 : length - most;
+}
+
 // Runs the tasks of one attention call. Results go to `out` if one task sees all chunks of its
 // rows, else to partials [M, H, chunks, 2 + D], merged afterwards.
 class CpuAttention {
@@ -176,13 +182,14 @@ class CpuAttention {
       // The last rows have the most to do: first.
       for (std::size_t block = row_blocks(segment); block-- > 0;) {
         const std::size_t first = block * kTaskRows, last = std::min(first + kTaskRows, rows);
-        std::size_t chunks = 0;
+        std::size_t chunks = 0, from = most_chunks_;
         for (std::size_t row = first; row < last; ++row) {
-          chunks = std::max(chunks,
-                            chunks_of(static_cast<std::size_t>(segment.base) + paths->length(row)));
+          const std::size_t length = static_cast<std::size_t>(segment.base) + paths->length(row);
+          chunks = std::max(chunks, chunks_of(length));
+          from = std::min(from, first_seen(length, shape_.window) / kChunk);
         }
         for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
-          for (std::size_t c = 0; c < chunks; c += span_) {
+          for (std::size_t c = from; c < chunks; c += span_) {
             tasks_[task_count_++] = {
                 &segment, paths, head, first, last, c, std::min(c + span_, chunks)};
           }
@@ -245,9 +252,19 @@ class CpuAttention {
     }
     if (partials_ != nullptr) return;
     for (std::size_t query = 0; query < rows * group_; ++query) {
-      float* result = out_ + query_offset(task, query);
-      kernels_.divide(result, scratch.states[query].sum, dim_, result);
+      const std::size_t head = static_cast<std::size_t>(task.kv_head) * group_ + query % group_;
+      finish(scratch.states[query], head, out_ + query_offset(task, query), scratch.acc);
     }
+  }
+
+  // The weighted values of a query become its result. A sink counts as one more chunk, with the
+  // weight exp(0) and the value zero. zeros: scratch [D]
+  void finish(SoftmaxState state, std::size_t head, float* result, float* zeros) const {
+    if (shape_.sinks != nullptr) {
+      std::fill_n(zeros, dim_, 0.0f);
+      state = kernels_.attention_merge(state, result, {shape_.sinks[head], 1.0f}, zeros, dim_);
+    }
+    kernels_.divide(result, state.sum, dim_, result);
   }
 
   // Offset in q and out [M, H, D] of the task's query number `query` of [rows, group].
@@ -262,10 +279,14 @@ class CpuAttention {
   RowView view_of(const Task& task, std::size_t chunk, const Window& w, std::size_t row,
                   std::int32_t* own_index) const {
     const auto base = static_cast<std::size_t>(task.segment->base);
-    const std::size_t first = chunk * kChunk, length = base + task.paths->length(row);
-    if (first >= length) return {};
-    const std::size_t count = std::min(kChunk, length - first);
-    if (task.paths->lengths == nullptr || first + count <= base) return {kIota.v, count};
+    const std::size_t length = base + task.paths->length(row);
+    const std::size_t last = std::min((chunk + 1) * kChunk, length);
+    const std::size_t first = std::max(chunk * kChunk, first_seen(length, shape_.window));
+    if (first >= last) return {};
+    const std::size_t count = last - first;
+    if (task.paths->lengths == nullptr || last <= base) {
+      return {kIota.v + (first - chunk * kChunk), count};
+    }
     const std::int32_t* path = task.paths->rows + row * task.paths->stride;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t position = first + i;
@@ -318,10 +339,10 @@ class CpuAttention {
     const std::size_t rows = in_order ? view.count : w.rows;
     kernels_.attention_scores(q_ + query_offset(task, query), w.keys, w.stride, rows, dim_,
                               shape_.scale, in_order ? weights : scratch.window_scores);
-    if (in_order) return;
-    for (std::size_t t = 0; t < view.count; ++t) {
+    for (std::size_t t = 0; !in_order && t < view.count; ++t) {
       weights[t] = scratch.window_scores[view.index[t]];
     }
+    if (shape_.score_cap != 0.0f) kernels_.soft_cap(weights, view.count, shape_.score_cap);
   }
 
   // A chunk's result for one query: kept for the merge, or merged at once.
@@ -333,12 +354,19 @@ class CpuAttention {
       partial[0] = state.max;
       partial[1] = state.sum;
       std::copy_n(acc, dim_, partial + 2);
-    } else if (chunk == 0) {
+    } else if (chunk == first_chunk(task.segment, *task.paths, task.first_row + query / group_)) {
       states[query] = state;
       std::copy_n(acc, dim_, out_ + offset);
     } else {
       states[query] = kernels_.attention_merge(states[query], out_ + offset, state, acc, dim_);
     }
+  }
+
+  // The first chunk that a row of the segment sees any of.
+  std::size_t first_chunk(const Segment* segment, const SegmentPaths& paths,
+                          std::size_t row) const {
+    const std::size_t length = static_cast<std::size_t>(segment->base) + paths.length(row);
+    return first_seen(length, shape_.window) / kChunk;
   }
 
   // Merges the chunks of every row and head in order: what attend_row does when it sees them all.
@@ -350,28 +378,30 @@ class CpuAttention {
       const auto base = static_cast<std::size_t>(segment.base);
       const std::size_t queries = rows * heads_;
       const std::size_t pieces = std::min(queries, 2 * static_cast<std::size_t>(pool.threads()));
-      pool.parallel_for(pieces, [&](std::size_t piece, int) {
+      pool.parallel_for(pieces, [&](std::size_t piece, int slot) {
+        float* zeros = ws_.get_for_thread<float>(slot, dim_);
         const std::size_t end = queries * (piece + 1) / pieces;
         for (std::size_t query = queries * piece / pieces; query < end; ++query) {
           const std::size_t row = query / heads_;
           merge_query(static_cast<std::size_t>(segment.first_row) * heads_ + query,
-                      chunks_of(base + paths.length(row)));
+                      first_chunk(&segment, paths, row), chunks_of(base + paths.length(row)),
+                      zeros);
         }
       });
     }
   }
 
-  // query: of [M, H]
-  void merge_query(std::size_t query, std::size_t chunks) const {
-    const float* partial = partials_ + query * most_chunks_ * partial_stride_;
+  // Chunks [first, last) of a query of [M, H]. zeros: scratch [D]
+  void merge_query(std::size_t query, std::size_t first, std::size_t last, float* zeros) const {
+    const float* partial = partials_ + (query * most_chunks_ + first) * partial_stride_;
     float* result = out_ + query * dim_;
     SoftmaxState state{partial[0], partial[1]};
     std::copy_n(partial + 2, dim_, result);
-    for (std::size_t chunk = 1; chunk < chunks; ++chunk) {
+    for (std::size_t chunk = first + 1; chunk < last; ++chunk) {
       partial += partial_stride_;
       state = kernels_.attention_merge(state, result, {partial[0], partial[1]}, partial + 2, dim_);
     }
-    kernels_.divide(result, state.sum, dim_, result);
+    finish(state, query % heads_, result, zeros);
   }
 
   const KernelTable& kernels_;

@@ -99,6 +99,57 @@ void CpuBackend::rms_norm(Workspace&, std::int32_t rows, std::int32_t cols, cons
   });
 }
 
+void CpuBackend::layer_norm(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,
+                            const float* gain, const float* bias, float eps, float* out) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      kernels_.layer_norm(x + i * k, gain, bias, k, eps, out + i * k);
+    }
+  });
+}
+
+void CpuBackend::add_bias(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                          const float* bias) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) kernels_.add(x + i * k, bias, k);
+  });
+}
+
+void CpuBackend::scale(Workspace&, std::int64_t count, float* x, float factor) const {
+  const auto n = static_cast<std::size_t>(count);
+  for_rows(n, n, [&](std::size_t begin, std::size_t end) {
+    kernels_.scale(x + begin, end - begin, factor);
+  });
+}
+
+void CpuBackend::scale_rows(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                            const float* factors) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) kernels_.scale(x + i * k, k, factors[i]);
+  });
+}
+
+void CpuBackend::soft_cap(Workspace&, std::int64_t count, float* x, float cap) const {
+  const auto n = static_cast<std::size_t>(count);
+  for_rows(n, n, [&](std::size_t begin, std::size_t end) {
+    kernels_.soft_cap(x + begin, end - begin, cap);
+  });
+}
+
+void CpuBackend::add_gated(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                           const float* y, const float* gate) const {
+  const auto m = static_cast<std::size_t>(rows), k = static_cast<std::size_t>(cols);
+  for_rows(m, m * k, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const float share = 1.0f / (1.0f + exp_f32(0.0f - gate[i]));
+      kernels_.add_scaled(x + i * k, y + i * k, k, share);
+    }
+  });
+}
+
 void CpuBackend::add(Workspace&, std::int64_t count, float* x, const float* y) const {
   const auto n = static_cast<std::size_t>(count);
   for_rows(n, n, [&](std::size_t begin, std::size_t end) {

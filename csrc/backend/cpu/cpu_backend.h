@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,13 @@ enum class Scratch : int {
   kLastActs,
   kHiddenActs,  // prepared hidden rows of an MLP
   kHidden,      // hidden rows before that, for float weights
+  kExpertLogits,   // a mixture: router logits
+  kExpertIds,      // the experts of each row, their weights
+  kExpertWeights,
+  kExpertSlots,    // where a row's turn with an expert stands among those of all experts
+  kExpertBatches,
+  kExpertInput,    // rows by expert, and what the experts made of them
+  kExpertOutput,
   kKeys,        // k of a pass before rotation
   kValues,
   kPaths,  // tree paths of the rows
@@ -83,6 +91,11 @@ struct ColumnTiles {
   std::size_t count, base, extra;
 };
 
+// Rows [first, first + rows) of an input, which go to one matrix of a stack.
+struct MatrixRows {
+  std::size_t matrix = 0, first = 0, rows = 0;
+};
+
 // One product of a parallel region: out = x W^T.
 struct MatmulJob {
   const CpuWeight* weight = nullptr;
@@ -91,6 +104,17 @@ struct MatmulJob {
   float* out = nullptr;            // [M, out_stride]
   std::size_t out_stride = 0;
   std::size_t first_row = 0;  // of the weight: the one that out[:, 0] belongs to
+  std::size_t matrix = 0;     // of a stack
+
+  // The part of a job that belongs to some of its rows.
+  MatmulJob of(const MatrixRows& part) const {
+    MatmulJob job = *this;
+    job.matrix = part.matrix;
+    if (x != nullptr) job.x += part.first * round_up_16(weight->cols());
+    if (acts != nullptr) job.acts += part.first * weight->blocks();
+    if (out != nullptr) job.out += part.first * out_stride;
+    return job;
+  }
 };
 
 class CpuBackend final : public Backend {
@@ -113,6 +137,8 @@ class CpuBackend final : public Backend {
   void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
   void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                 const float* gain, float eps, float* out) const override;
+  void layer_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                  const float* gain, const float* bias, float eps, float* out) const override;
   void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
               float* out) const override;
   void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
@@ -122,7 +148,17 @@ class CpuBackend final : public Backend {
                  const AttentionShape& shape, float* out) const override;
   void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
                  float* out) const override;
+  void expert_mlp(Workspace& ws, std::int32_t rows, const float* x, const ExpertWeights& weights,
+                  float* out) const override;
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
+  void add_bias(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                const float* bias) const override;
+  void scale(Workspace& ws, std::int64_t count, float* x, float factor) const override;
+  void scale_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                  const float* factors) const override;
+  void soft_cap(Workspace& ws, std::int64_t count, float* x, float cap) const override;
+  void add_gated(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
+                 const float* gate) const override;
   void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                  std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
   void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
@@ -157,18 +193,17 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // Quantises x [M, K] for the kernels: tiles of columns, each [K / 32, width]; returns the blocks.
-  const ActBlock* quantize_rows(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
-                                std::size_t k, const ActKind& kind) const;
+  // Quantises x [M, K] for the kernels: tiles of columns, each [K / 32, width].
+  void quantize_rows(std::size_t rows, const float* x, std::size_t k, const ActKind& kind,
+                     ActBlock* out) const;
   // The same for float weights: tiles of columns, each [ceil(K / 16), width, 16].
-  const float* interleave_rows(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
-                               std::size_t k) const;
-  // Fills in job->acts or job->x for x [M, K].
-  void prepare_input(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
-                     MatmulJob* job) const;
+  void interleave_rows(std::size_t rows, const float* x, std::size_t k, float* out) const;
+  // Fills in job->acts or job->x for x [M, K], whose parts are prepared one by one.
+  void prepare_input(CpuWorkspace& ws, Scratch area, std::span<const MatrixRows> parts,
+                     const float* x, MatmulJob* job) const;
   // The same for jobs that share x; what two of them can share is made once.
-  void prepare_inputs(CpuWorkspace& ws, std::size_t rows, const float* x, MatmulJob* jobs,
-                      std::size_t job_count) const;
+  void prepare_inputs(CpuWorkspace& ws, std::span<const MatrixRows> parts, const float* x,
+                      MatmulJob* jobs, std::size_t job_count) const;
   // Groups [begin, end) of a job.
   void multiply_groups(const MatmulJob& job, std::size_t rows, std::size_t begin,
                        std::size_t end) const;
@@ -178,6 +213,15 @@ class CpuBackend final : public Backend {
                       std::size_t end) const;
   // Runs all jobs in one parallel region.
   void multiply(const MatmulJob* jobs, std::size_t job_count, std::size_t rows) const;
+  // Runs every part of a job, each with its matrix, in one parallel region.
+  void multiply_parts(const MatmulJob& job, std::span<const MatrixRows> parts) const;
+  // The MLPs of a stack over their parts of x [S, E]. out [S, E]
+  void run_mlps(CpuWorkspace& ws, std::span<const MatrixRows> parts, const float* x,
+                const MlpWeights& weights, float* out) const;
+  // out[i] = activation(gate[i] + gate bias, up[i] + up bias) for features [first, first + count) of
+  // a matrix's hidden row. gate, up are changed; out may be gate
+  void activate(const MlpWeights& weights, std::size_t bias_at, std::size_t count, float* gate,
+                float* up, float* out) const;
   // Groups per task of a region.
   std::size_t task_groups(std::size_t total_groups, std::size_t group_bytes) const;
 

@@ -104,9 +104,19 @@ struct KernelTable {
 
   // out[k] = x[k] * inv * gain[k], inv = 1 / sqrt(sum(x^2) / n + eps)
   void (*rms_norm)(const float* x, const float* gain, size_t n, float eps, float* out);
-  // out[i] = silu(gate[i]) * up[i]; out may be gate or up
+  // out[k] = (x[k] - mean) * inv * gain[k] + bias[k], inv = 1 / sqrt(variance + eps); bias or null
+  void (*layer_norm)(const float* x, const float* gain, const float* bias, size_t n, float eps,
+                     float* out);
+  // out[i] = silu(gate[i]) * up[i]; out may be gate or up. The same with gelu_f32, and
+  // clamped_swiglu_f32 (core/math.h).
   void (*silu_mul)(const float* gate, const float* up, size_t n, float* out);
+  void (*gelu_mul)(const float* gate, const float* up, size_t n, float* out);
+  void (*clamped_swiglu)(const float* gate, const float* up, size_t n, float* out);
+  void (*gelu)(const float* x, size_t n, float* out);   // out may be x
+  void (*soft_cap)(float* x, size_t n, float cap);      // x = cap * tanh(x / cap)
+  void (*scale)(float* x, size_t n, float factor);      // x *= factor
   void (*add)(float* x, const float* y, size_t n);  // x += y
+  void (*add_scaled)(float* x, const float* y, size_t n, float factor);  // x = fma(y, factor, x)
   // Rotates the leading 2 * pairs elements of a head in place: (x0, x1) -> (x0 c - x1 s, x0 s + x1
   // c). Element pairs are (2i, 2i + 1) if interleaved, else (i, i + pairs). cos_sin [pairs, 2]
   void (*rotate)(float* head, const float* cos_sin, size_t pairs, bool interleaved);

@@ -92,8 +92,15 @@ constexpr KernelTable make_table(const char* name) {
   t.matmul_f16 = matmul_float<LoadF16>;
   t.matmul_bf16 = matmul_float<LoadBF16>;
   t.rms_norm = rms_norm;
+  t.layer_norm = layer_norm;
   t.silu_mul = silu_mul;
+  t.gelu_mul = gelu_mul;
+  t.clamped_swiglu = clamped_swiglu;
+  t.gelu = gelu;
+  t.soft_cap = soft_cap;
+  t.scale = scale;
   t.add = add;
+  t.add_scaled = add_scaled;
   t.rotate = rotate;
   t.store_f16 = store_f16;
   t.store_q8 = store_q8;

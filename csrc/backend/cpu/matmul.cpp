@@ -14,29 +14,32 @@ constexpr std::size_t kTasksPerThread = 8;
 // cache.
 constexpr std::size_t kTaskBytes = 256 * 1024;
 
+// Can the two weights use one preparation of their common input?
+bool same_input(const CpuWeight& a, const CpuWeight& b) {
+  if (a.layout() == nullptr || b.layout() == nullptr) return a.layout() == b.layout();
+  const ActKind &x = a.layout()->act, &y = b.layout()->act;
+  return x.zero_point == y.zero_point && x.halves == y.halves && x.sums == y.sums;
+}
+
 }  // namespace
 
-const ActBlock* CpuBackend::quantize_rows(CpuWorkspace& ws, Scratch area, std::size_t rows,
-                                          const float* x, std::size_t k,
-                                          const ActKind& kind) const {
+void CpuBackend::quantize_rows(std::size_t rows, const float* x, std::size_t k,
+                               const ActKind& kind, ActBlock* out) const {
   const std::size_t blocks = k / kActBlockSize;
-  ActBlock* acts = ws.get<ActBlock>(area, rows * blocks);
   const ColumnTiles tiles(rows, static_cast<std::size_t>(kernels_.tile_cols));
   for_rows(tiles.count, rows * k, [&](std::size_t begin, std::size_t end) {
     for (std::size_t tile = begin; tile < end; ++tile) {
       const std::size_t first = tiles.first(tile), width = tiles.width(tile);
       for (std::size_t c = 0; c < width; ++c) {
-        kernels_.quantize_row(x + (first + c) * k, blocks, kind, acts + first * blocks + c, width);
+        kernels_.quantize_row(x + (first + c) * k, blocks, kind, out + first * blocks + c, width);
       }
     }
   });
-  return acts;
 }
 
-const float* CpuBackend::interleave_rows(CpuWorkspace& ws, Scratch area, std::size_t rows,
-                                         const float* x, std::size_t k) const {
+void CpuBackend::interleave_rows(std::size_t rows, const float* x, std::size_t k,
+                                 float* out) const {
   const std::size_t padded = round_up_16(k);
-  float* out = ws.get<float>(area, rows * padded);
   const ColumnTiles tiles(rows, static_cast<std::size_t>(kernels_.float_tile_cols));
   for_rows(tiles.count, rows * k, [&](std::size_t begin, std::size_t end) {
     for (std::size_t tile = begin; tile < end; ++tile) {
@@ -52,16 +55,40 @@ const float* CpuBackend::interleave_rows(CpuWorkspace& ws, Scratch area, std::si
       }
     }
   });
-  return out;
 }
 
-void CpuBackend::prepare_input(CpuWorkspace& ws, Scratch area, std::size_t rows, const float* x,
-                               MatmulJob* job) const {
+void CpuBackend::prepare_input(CpuWorkspace& ws, Scratch area, std::span<const MatrixRows> parts,
+                               const float* x, MatmulJob* job) const {
   const CpuWeight& weight = *job->weight;
+  const std::size_t k = weight.cols(), rows = parts.back().first + parts.back().rows;
   if (weight.layout() == nullptr) {
-    job->x = interleave_rows(ws, area, rows, x, weight.cols());
+    float* arranged = ws.get<float>(area, rows * round_up_16(k));
+    for (const MatrixRows& part : parts) {
+      interleave_rows(part.rows, x + part.first * k, k, arranged + part.first * round_up_16(k));
+    }
+    job->x = arranged;
   } else {
-    job->acts = quantize_rows(ws, area, rows, x, weight.cols(), weight.layout()->act);
+    ActBlock* acts = ws.get<ActBlock>(area, rows * weight.blocks());
+    for (const MatrixRows& part : parts) {
+      quantize_rows(part.rows, x + part.first * k, k, weight.layout()->act,
+                    acts + part.first * weight.blocks());
+    }
+    job->acts = acts;
+  }
+}
+
+void CpuBackend::prepare_inputs(CpuWorkspace& ws, std::span<const MatrixRows> parts,
+                                const float* x, MatmulJob* jobs, std::size_t job_count) const {
+  const Scratch areas[3] = {Scratch::kActs, Scratch::kMoreActs, Scratch::kLastActs};
+  for (std::size_t j = 0; j < job_count; ++j) {
+    std::size_t i = 0;
+    while (i < j && !same_input(*jobs[i].weight, *jobs[j].weight)) ++i;
+    if (i < j) {
+      jobs[j].x = jobs[i].x;
+      jobs[j].acts = jobs[i].acts;
+    } else {
+      prepare_input(ws, areas[j], parts, x, &jobs[j]);
+    }
   }
 }
 
@@ -77,7 +104,7 @@ void CpuBackend::multiply_packed(const MatmulJob& job, std::size_t rows, std::si
     for (std::size_t group = begin; group < end; ++group) {
       const std::size_t n = group * kGroupRows;
       const std::size_t valid = std::min<std::size_t>(kGroupRows, weight.rows() - n);
-      kernel(weight.group(group), blocks, job.acts + first * blocks,
+      kernel(weight.group(group, job.matrix), blocks, job.acts + first * blocks,
              job.out + first * job.out_stride + (n - job.first_row), job.out_stride,
              static_cast<int>(valid));
     }
@@ -97,7 +124,7 @@ void CpuBackend::multiply_float(const MatmulJob& job, std::size_t rows, std::siz
   for (std::size_t tile = 0; tile < tiles.count; ++tile) {
     const std::size_t m = tiles.first(tile);
     for (std::size_t n = begin * kGroupRows; n < last; n += kGroupRows) {
-      const auto* w = reinterpret_cast<const std::uint8_t*>(weight.source_row(n));
+      const auto* w = reinterpret_cast<const std::uint8_t*>(weight.source_row(job.matrix * weight.rows() + n));
       const std::size_t count = std::min<std::size_t>(kGroupRows, last - n);
       kernel(w, weight.source_row_bytes(), k, static_cast<int>(count), job.x + m * round_up_16(k),
              static_cast<int>(tiles.width(tile)),
@@ -143,13 +170,26 @@ void CpuBackend::multiply(const MatmulJob* jobs, std::size_t job_count, std::siz
   });
 }
 
+void CpuBackend::multiply_parts(const MatmulJob& job, std::span<const MatrixRows> parts) const {
+  const std::size_t groups = job.weight->groups();
+  const std::size_t wanted =
+      task_groups(groups * parts.size(), kGroupRows * job.weight->source_row_bytes());
+  const std::size_t step = std::min(wanted, groups), tasks = (groups + step - 1) / step;
+  pool_->parallel_for(parts.size() * tasks, [&](std::size_t task, int) {
+    const MatrixRows& part = parts[task / tasks];
+    const std::size_t begin = task % tasks * step;
+    multiply_groups(job.of(part), part.rows, begin, std::min(begin + step, groups));
+  });
+}
+
 void CpuBackend::matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
                         float* out) const {
   if (rows <= 0) return;
   const CpuWeight& w = as_cpu(weight);
   const auto m = static_cast<std::size_t>(rows);
-  MatmulJob job{&w, nullptr, nullptr, out, w.rows(), 0};
-  prepare_input(as_cpu(ws), Scratch::kActs, m, x, &job);
+  MatmulJob job{&w, nullptr, nullptr, out, w.rows()};
+  const MatrixRows all{0, 0, m};
+  prepare_input(as_cpu(ws), Scratch::kActs, {&all, 1}, x, &job);
   multiply(&job, 1, m);
 }
 

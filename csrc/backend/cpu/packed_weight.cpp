@@ -377,33 +377,37 @@ const PackedLayout* packed_layout(DType dtype) {
 
 CpuWeight::CpuWeight(const TensorView& source, WeightUse use, Arena& arena, ThreadPool& pool)
     : dtype_(source.dtype),
-      rows_(source.rows()),
+      matrices_(source.matrices()),
+      rows_(source.rows() / matrices_),
       cols_(source.cols()),
       row_bytes_(row_bytes(source.dtype, source.cols())),
       source_(source.data),
       layout_(use == WeightUse::kLookup ? nullptr : packed_layout(source.dtype)) {
-  SPECDEC_CHECK(source.bytes >= row_bytes_ * rows_, source.name, " has ", source.bytes,
-                " bytes for ", rows_, " rows of ", row_bytes_);
+  SPECDEC_CHECK(source.bytes >= row_bytes_ * source.rows(), source.name, " has ", source.bytes,
+                " bytes for ", source.rows(), " rows of ", row_bytes_);
   if (layout_ == nullptr) return;
   group_bytes_ =
       blocks() / layout_->super_blocks * layout_->header_bytes + blocks() * layout_->block_bytes();
-  packed_ = arena.allocate(groups() * group_bytes_);
+  packed_ = arena.allocate(matrices_ * groups() * group_bytes_);
   const std::size_t step = std::max<std::size_t>(1, kPackBytes / (kGroupRows * row_bytes_));
-  pool.parallel_for((groups() + step - 1) / step, [&](std::size_t task, int) {
-    const std::size_t first = task * step, last = std::min(first + step, groups());
-    for (std::size_t group = first; group < last; ++group) pack_group(group);
+  const std::size_t tasks = (groups() + step - 1) / step;  // of one matrix
+  pool.parallel_for(matrices_ * tasks, [&](std::size_t task, int) {
+    const std::size_t matrix = task / tasks, first = task % tasks * step;
+    const std::size_t last = std::min(first + step, groups());
+    for (std::size_t group = first; group < last; ++group) pack_group(group, matrix);
     const std::size_t begin = first * kGroupRows, end = std::min(last * kGroupRows, rows_);
-    if (source.mapped) release_mapped_pages(source_row(begin), (end - begin) * row_bytes_);
+    const std::byte* done = source_row(matrix * rows_ + begin);
+    if (source.mapped) release_mapped_pages(done, (end - begin) * row_bytes_);
   });
 }
 
-void CpuWeight::pack_group(std::size_t group) {
+void CpuWeight::pack_group(std::size_t group, std::size_t matrix) {
   const std::size_t first = group * kGroupRows;
   const std::size_t rows = std::min<std::size_t>(kGroupRows, rows_ - first);
-  std::uint8_t* out = packed_.get() + group * group_bytes_;
+  std::uint8_t* out = packed_.get() + (matrix * groups() + group) * group_bytes_;
   if (rows < kGroupRows) std::memset(out, 0, group_bytes_);
   const auto pack = [&](auto block) {
-    pack_rows<decltype(block)>(source_row(first), row_bytes_, rows, blocks(), *layout_, out);
+    pack_rows<decltype(block)>(source_row(matrix * rows_ + first), row_bytes_, rows, blocks(), *layout_, out);
   };
   switch (dtype_) {
     case DType::kF32:

@@ -36,36 +36,37 @@ const PackedLayout* packed_layout(DType dtype);
 
 class CpuWeight final : public Weight {
  public:
-  // Repacks `source` [N, K] into memory of `arena` with the pool's threads, unless it is only
+  // Repacks `source` [N, K], or a stack [X, N, K], into memory of `arena` with the pool's threads, unless it is only
   // looked up. The mapping must outlive the weight; what has been repacked is given back page by
   // page, so that file and packed form are never in memory together.
   CpuWeight(const TensorView& source, WeightUse use, Arena& arena, ThreadPool& pool);
 
   DType dtype() const override { return dtype_; }
+  std::size_t matrices() const override { return matrices_; }
   std::size_t rows() const override { return rows_; }
   std::size_t cols() const override { return cols_; }
-  std::size_t bytes() const override { return packed_ ? groups() * group_bytes_ : 0; }
+  std::size_t bytes() const override { return packed_ ? matrices_ * groups() * group_bytes_ : 0; }
 
   const PackedLayout* layout() const { return layout_; }  // null: read from the file
   std::size_t blocks() const { return cols_ / kActBlockSize; }
-  std::size_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
-  const std::uint8_t* group(std::size_t index) const {
-    return packed_.get() + index * group_bytes_;
+  std::size_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }  // of one matrix
+  const std::uint8_t* group(std::size_t index, std::size_t matrix = 0) const {
+    return packed_.get() + (matrix * groups() + index) * group_bytes_;
   }
   std::size_t group_bytes() const { return group_bytes_; }
-  // Row n as it lies in the file.
+  // Row n of the whole stack as it lies in the file.
   const std::byte* source_row(std::size_t n) const { return source_ + n * row_bytes_; }
   std::size_t source_row_bytes() const { return row_bytes_; }
 
  private:
-  void pack_group(std::size_t group);
+  void pack_group(std::size_t group, std::size_t matrix);
 
   DType dtype_;
-  std::size_t rows_, cols_, row_bytes_;
-  const std::byte* source_;  // [N, row_bytes]
+  std::size_t matrices_, rows_, cols_, row_bytes_;
+  const std::byte* source_;  // [X, N, row_bytes]
   const PackedLayout* layout_;
   std::size_t group_bytes_ = 0;
-  std::shared_ptr<std::uint8_t[]> packed_;  // [groups, group_bytes]
+  std::shared_ptr<std::uint8_t[]> packed_;  // [X, groups, group_bytes]
 };
 
 inline const CpuWeight& as_cpu(const Weight& weight) {

@@ -74,6 +74,9 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
     s.kv_heads = shape.kv_heads;
     s.head_dim = shape.head_dim;
     s.scale = shape.scale;
+    s.window = shape.window;
+    s.score_cap = shape.score_cap;
+    s.sinks = shape.sinks;
     const int longest =
         segment.is_chain ? segment.rows : upload_paths(ws, segment, pass.segment_count == 1, &s);
     s.chunks = (segment.base + longest + kAttentionChunk - 1) / kAttentionChunk;

@@ -59,6 +59,7 @@ std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) const {
 
 std::unique_ptr<Weight> CudaBackend::load_weight(const TensorView& source, WeightUse use) const {
   select_device(device_);
+  if (source.matrices() > 1) return std::make_unique<DeviceWeightStack>(source);
   return std::make_unique<DeviceWeight>(source, use);
 }
 
@@ -94,6 +95,41 @@ void CudaBackend::embed_rows(Workspace& workspace, const Pass& pass, const Weigh
                    decoded.data() + i * cols, cols);
   }
   queue_copy_to_device(ws.stream(), out, decoded.data(), decoded.size() * sizeof(float));
+}
+
+void CudaBackend::layer_norm(Workspace& workspace, std::int32_t rows, std::int32_t cols,
+                             const float* x, const float* gain, const float* bias, float eps,
+                             float* out) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows > 0) queue_layer_norm(ws.stream(), rows, cols, x, gain, bias, eps, out);
+}
+
+void CudaBackend::add_bias(Workspace& workspace, std::int32_t rows, std::int32_t cols, float* x,
+                           const float* bias) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows > 0) queue_add_bias(ws.stream(), rows, cols, x, bias);
+}
+
+void CudaBackend::scale(Workspace& workspace, std::int64_t count, float* x, float factor) const {
+  CudaWorkspace& ws = use(workspace);
+  if (count > 0) queue_scale(ws.stream(), count, x, factor);
+}
+
+void CudaBackend::scale_rows(Workspace& workspace, std::int32_t rows, std::int32_t cols, float* x,
+                             const float* factors) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows > 0) queue_scale_rows(ws.stream(), rows, cols, x, factors);
+}
+
+void CudaBackend::soft_cap(Workspace& workspace, std::int64_t count, float* x, float cap) const {
+  CudaWorkspace& ws = use(workspace);
+  if (count > 0) queue_soft_cap(ws.stream(), count, x, cap);
+}
+
+void CudaBackend::add_gated(Workspace& workspace, std::int32_t rows, std::int32_t cols, float* x,
+                            const float* y, const float* gate) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows > 0) queue_add_gated(ws.stream(), rows, cols, x, y, gate);
 }
 
 void CudaBackend::add(Workspace& workspace, std::int64_t count, float* x, const float* y) const {

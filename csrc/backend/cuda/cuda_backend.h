@@ -27,6 +27,11 @@ enum class Area : int {
   kArranged,  // an input of float products
   kGate,      // hidden rows of an MLP
   kUp,
+  kExpertLogits,  // a mixture: router logits, the experts of each row, their weights
+  kExpertIds,
+  kExpertWeights,
+  kExpertInput,  // rows by expert, and what the experts made of them
+  kExpertOutput,
   kKeys,  // k and v of a pass before rotation and storing
   kValues,
   kPaths,  // tree paths of a segment's rows, and their lengths
@@ -109,6 +114,8 @@ class CudaBackend final : public Backend {
   void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
   void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                 const float* gain, float eps, float* out) const override;
+  void layer_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                  const float* gain, const float* bias, float eps, float* out) const override;
   void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
               float* out) const override;
   void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
@@ -118,7 +125,17 @@ class CudaBackend final : public Backend {
                  const AttentionShape& shape, float* out) const override;
   void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
                  float* out) const override;
+  void expert_mlp(Workspace& ws, std::int32_t rows, const float* x, const ExpertWeights& weights,
+                  float* out) const override;
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
+  void add_bias(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                const float* bias) const override;
+  void scale(Workspace& ws, std::int64_t count, float* x, float factor) const override;
+  void scale_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                  const float* factors) const override;
+  void soft_cap(Workspace& ws, std::int64_t count, float* x, float cap) const override;
+  void add_gated(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
+                 const float* gate) const override;
   void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                  std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
   void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
@@ -143,6 +160,9 @@ class CudaBackend final : public Backend {
  private:
   // The workspace at the start of an operation, its device made that of the calling thread.
   CudaWorkspace& use(Workspace& workspace) const;
+  // One MLP of a stack, of any kind.
+  void run_mlp(CudaWorkspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
+               std::size_t matrix, float* out) const;
 
   std::string name_;
   int device_;

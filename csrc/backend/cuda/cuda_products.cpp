@@ -97,6 +97,27 @@ class Input {
   const float* arranged_ = nullptr;
 };
 
+// The biases of q, k and v, then the norms of q and k. q [M, H, D], k and v [M, Hkv, D]
+void bias_and_norm(CudaWorkspace& ws, int rows, const QkvWeights& weights,
+                   const AttentionShape& shape, float* q, float* k, float* v) {
+  const int q_width = shape.heads * shape.head_dim, kv_width = shape.kv_heads * shape.head_dim;
+  const auto add = [&](float* x, int cols, const float* bias) {
+    if (bias != nullptr) queue_add_bias(ws.stream(), rows, cols, x, bias);
+  };
+  add(q, q_width, weights.q_bias);
+  add(k, kv_width, weights.k_bias);
+  add(v, kv_width, weights.v_bias);
+  if (weights.norm == QkNorm::kNone) return;
+  const bool per_head = weights.norm == QkNorm::kPerHead;
+  const auto norm = [&](float* x, int heads, const float* gain) {
+    const int parts = per_head ? heads : 1;
+    queue_rms_norm(ws.stream(), rows * parts, heads * shape.head_dim / parts, x, gain,
+                   weights.norm_eps, x, {});
+  };
+  norm(q, shape.heads, weights.q_gain);
+  norm(k, shape.kv_heads, weights.k_gain);
+}
+
 }  // namespace
 
 ActivationView CudaWorkspace::activations(int rows, std::size_t cols) {
@@ -126,9 +147,13 @@ void CudaBackend::matmul(Workspace& workspace, std::int32_t rows, const float* x
 
 void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float* x,
                             const MlpWeights& weights, float* out) const {
-  SPECDEC_CHECK(weights.activation == Activation::kSilu, "unknown activation");
   CudaWorkspace& ws = use(workspace);
   if (rows <= 0) return;
+  const bool biased = weights.gate_bias != nullptr || weights.up_bias != nullptr ||
+                      weights.down_bias != nullptr;
+  if (weights.activation != Activation::kSilu || weights.gate == nullptr || biased) {
+    return run_mlp(ws, rows, x, weights, 0, out);
+  }
   const std::size_t width = weights.gate->rows(), count = static_cast<std::size_t>(rows) * width;
   float* gate = ws.get<float>(Area::kGate, count);  // [M, F]
   float* up = ws.get<float>(Area::kUp, count);
@@ -157,6 +182,7 @@ void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::in
   Input(ws, pass.rows, x, uploads_)
       .multiply(std::array{Product{weights.q, q_out}, Product{weights.k, keys},
                            Product{weights.v, values}});
+  bias_and_norm(ws, pass.rows, weights, shape, q_out, keys, values);
   const RotaryShape rotary{shape.heads, shape.kv_heads, shape.head_dim, shape.rope_dims,
                            shape.rope_layout == RopeLayout::kInterleaved};
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {

@@ -222,6 +222,21 @@ void DeviceWeight::pack_floats() {
   }
 }
 
+DeviceWeightStack::DeviceWeightStack(const TensorView& source) {
+  SPECDEC_CHECK(source.shape.size() == 3, "a stack of ", source.shape.size(), " dimensions");
+  for (std::size_t i = 0; i < source.shape.front(); ++i) {
+    TensorView one = source.slice(i, 1);
+    one.shape.erase(one.shape.begin());
+    matrices_.push_back(std::make_unique<DeviceWeight>(one, WeightUse::kProducts));
+  }
+}
+
+std::size_t DeviceWeightStack::bytes() const {
+  std::size_t sum = 0;
+  for (const auto& matrix : matrices_) sum += matrix->bytes();
+  return sum;
+}
+
 QuantizedView DeviceWeight::quantized() const {
   SPECDEC_CHECK(memory_.data() != nullptr, "a product with a weight loaded for look-ups");
   const auto* base = memory_.as<std::uint8_t>();

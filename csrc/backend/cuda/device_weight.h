@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/cuda/runtime.h"
@@ -38,6 +40,29 @@ class DeviceWeight final : public Weight {
 
 inline const DeviceWeight& as_device(const Weight& weight) {
   return static_cast<const DeviceWeight&>(weight);
+}
+
+// A stack of matrices [X, N, K], each on its own.
+class DeviceWeightStack final : public Weight {
+ public:
+  explicit DeviceWeightStack(const TensorView& source);
+
+  DType dtype() const override { return matrices_.front()->dtype(); }
+  std::size_t matrices() const override { return matrices_.size(); }
+  std::size_t rows() const override { return matrices_.front()->rows(); }
+  std::size_t cols() const override { return matrices_.front()->cols(); }
+  std::size_t bytes() const override;
+
+  const DeviceWeight& matrix(std::size_t index) const { return *matrices_[index]; }
+
+ private:
+  std::vector<std::unique_ptr<DeviceWeight>> matrices_;  // [X]
+};
+
+// One matrix of a stack; a weight that is none has one.
+inline const DeviceWeight& matrix_of(const Weight& weight, std::size_t index) {
+  if (weight.matrices() == 1) return as_device(weight);
+  return static_cast<const DeviceWeightStack&>(weight).matrix(index);
 }
 
 }  // namespace specdec::cuda

@@ -1,5 +1,6 @@
 // Everything that touches the key/value cache.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -49,9 +50,37 @@ void rotate(double* head, const AttentionShape& shape, const float* cos_sin) {
   }
 }
 
+// heads [count, D], or one row of all: x / sqrt(mean(x^2) + eps) * gain, in place.
+void norm_heads(double* x, std::size_t count, std::size_t size, const float* gain, double eps) {
+  for (std::size_t h = 0; h < count; ++h, x += size) {
+    double sum = 0.0;
+    for (std::size_t d = 0; d < size; ++d) sum += x[d] * x[d];
+    const double inv = 1.0 / std::sqrt(sum / static_cast<double>(size) + eps);
+    for (std::size_t d = 0; d < size; ++d) x[d] *= inv * static_cast<double>(gain[d]);
+  }
+}
+
+// q [M, H, D] and k [M, Hkv, D] as the model's norm wants it.
+void norm_queries_and_keys(const QkvWeights& weights, const AttentionShape& shape, std::size_t m,
+                           double* q, double* k) {
+  if (weights.norm == QkNorm::kNone) return;
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t heads = static_cast<std::size_t>(shape.heads);
+  const std::size_t kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  const double eps = static_cast<double>(weights.norm_eps);
+  if (weights.norm == QkNorm::kPerHead) {
+    norm_heads(q, m * heads, dim, weights.q_gain, eps);
+    norm_heads(k, m * kv_heads, dim, weights.k_gain, eps);
+  } else {
+    norm_heads(q, m, heads * dim, weights.q_gain, eps);
+    norm_heads(k, m, kv_heads * dim, weights.k_gain, eps);
+  }
+}
+
 // The cache rows that segment row i attends to, in logical order: the prefix, its ancestors by
-// depth, itself.
-std::vector<std::int32_t> visible_rows(const Segment& segment, std::int32_t i) {
+// depth, itself; the last `window` of them if that is not 0.
+std::vector<std::int32_t> visible_rows(const Segment& segment, std::int32_t i,
+                                       std::int32_t window) {
   std::vector<std::int32_t> rows;
   for (std::int32_t row = i; row >= 0;) {
     rows.push_back(segment.base + row);
@@ -60,13 +89,16 @@ std::vector<std::int32_t> visible_rows(const Segment& segment, std::int32_t i) {
     row = parent;
   }
   for (std::int32_t row = segment.base - 1; row >= 0; --row) rows.push_back(row);
+  const auto most = static_cast<std::size_t>(window);
+  if (most > 0 && rows.size() > most) rows.resize(most);  // the latest stand first here
   std::reverse(rows.begin(), rows.end());
   return rows;
 }
 
 // Softmax attention of one query head over `rows` of the cache. q, out [D]
-void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
-            const std::vector<std::int32_t>& rows, float scale, const float* q, float* out) {
+void attend(const KvCacheView& cache, std::int32_t layer, const AttentionShape& shape,
+            std::int32_t head, const std::vector<std::int32_t>& rows, const float* q, float* out) {
+  const std::int32_t kv_head = head / (shape.heads / shape.kv_heads);
   const auto dim = static_cast<std::size_t>(cache.head_dim);
   std::vector<double> scores;
   for (const std::int32_t row : rows) {
@@ -76,11 +108,18 @@ void attend(const KvCacheView& cache, std::int32_t layer, std::int32_t kv_head,
     for (std::size_t d = 0; d < dim; ++d) {
       dot += static_cast<double>(q[d]) * static_cast<double>(key[d]);
     }
-    scores.push_back(dot * static_cast<double>(scale));
+    const double score = dot * static_cast<double>(shape.scale);
+    const double cap = static_cast<double>(shape.score_cap);
+    scores.push_back(cap == 0.0 ? score : ref_soft_cap(score, cap));
   }
-  const double max = *std::max_element(scores.begin(), scores.end());
+  double max = *std::max_element(scores.begin(), scores.end());
   std::vector<double> sum(dim, 0.0);
   double total = 0.0;
+  if (shape.sinks != nullptr) {
+    const double sink = static_cast<double>(shape.sinks[head]);
+    max = std::max(max, sink);
+    total = exp_f64(sink - max);
+  }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const double weight = exp_f64(scores[i] - max);
     const std::vector<float> value =
@@ -100,13 +139,14 @@ void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer
                                 float* q_out) const {
   const auto m = static_cast<std::size_t>(pass.rows),
              dim = static_cast<std::size_t>(shape.head_dim);
-  std::vector<double> q = ref_product(m, x, *weights.q);        // [M, H, D]
-  std::vector<double> k = ref_product(m, x, *weights.k);        // [M, Hkv, D]
-  const std::vector<double> v = ref_product(m, x, *weights.v);  // [M, Hkv, D]
+  std::vector<double> q = ref_product(m, x, *weights.q, weights.q_bias);        // [M, H, D]
+  std::vector<double> k = ref_product(m, x, *weights.k, weights.k_bias);        // [M, Hkv, D]
+  const std::vector<double> v = ref_product(m, x, *weights.v, weights.v_bias);  // [M, Hkv, D]
   const auto heads = static_cast<std::size_t>(shape.heads);
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   SPECDEC_CHECK(q.size() == m * heads * dim && k.size() == m * kv_heads * dim,
                 "q and k weights of ", weights.q->rows(), " and ", weights.k->rows(), " rows");
+  norm_queries_and_keys(weights, shape, m, q.data(), k.data());
   for (std::size_t i = 0; i < m; ++i) {
     const float* cos_sin = pass.rope_cos_sin + i * static_cast<std::size_t>(shape.rope_dims);
     for (std::size_t h = 0; h < heads; ++h) rotate(&q[(i * heads + h) * dim], shape, cos_sin);
@@ -138,18 +178,17 @@ void RefBackend::qkv_rope_store(Workspace&, const Pass& pass, std::int32_t layer
 
 void RefBackend::attention(Workspace&, const Pass& pass, std::int32_t layer, const float* q,
                            const AttentionShape& shape, float* out) const {
-  const std::int32_t group = shape.heads / shape.kv_heads;
   for (std::int32_t s = 0; s < pass.segment_count; ++s) {
     const Segment& segment = pass.segments[s];
     check_cache(segment.cache, shape, layer);
     for (std::int32_t i = 0; i < segment.rows; ++i) {
-      const std::vector<std::int32_t> rows = visible_rows(segment, i);
+      const std::vector<std::int32_t> rows = visible_rows(segment, i, shape.window);
       for (std::int32_t h = 0; h < shape.heads; ++h) {
         const std::size_t at = (static_cast<std::size_t>(segment.first_row + i) *
                                     static_cast<std::size_t>(shape.heads) +
                                 static_cast<std::size_t>(h)) *
                                static_cast<std::size_t>(shape.head_dim);
-        attend(segment.cache, layer, h / group, rows, shape.scale, q + at, out + at);
+        attend(segment.cache, layer, shape, h, rows, q + at, out + at);
       }
     }
   }

@@ -70,12 +70,32 @@ void RefBackend::rms_norm(Workspace&, std::int32_t rows, std::int32_t cols, cons
   }
 }
 
-std::vector<double> ref_product(std::size_t rows, const float* x, const Weight& weight) {
+void RefBackend::layer_norm(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,
+                            const float* gain, const float* bias, float eps, float* out) const {
+  for (std::int32_t i = 0; i < rows; ++i, x += cols, out += cols) {
+    double sum = 0.0, squares = 0.0;
+    for (std::int32_t k = 0; k < cols; ++k) sum += static_cast<double>(x[k]);
+    const double mean = sum / cols;
+    for (std::int32_t k = 0; k < cols; ++k) {
+      const double centred = static_cast<double>(x[k]) - mean;
+      squares += centred * centred;
+    }
+    const double inv = 1.0 / std::sqrt(squares / cols + static_cast<double>(eps));
+    for (std::int32_t k = 0; k < cols; ++k) {
+      const double shift = bias == nullptr ? 0.0 : static_cast<double>(bias[k]);
+      out[k] = static_cast<float>((static_cast<double>(x[k]) - mean) * inv * gain[k] + shift);
+    }
+  }
+}
+
+std::vector<double> ref_product(std::size_t rows, const float* x, const Weight& weight,
+                                std::size_t matrix) {
   const std::size_t n_rows = weight.rows(), cols = weight.cols();
+  SPECDEC_CHECK(matrix < weight.matrices(), "matrix ", matrix, " of ", weight.matrices());
   std::vector<double> out(rows * n_rows);
   std::vector<float> decoded(cols);
   for (std::size_t n = 0; n < n_rows; ++n) {
-    as_ref(weight).decode_row(n, decoded.data());
+    as_ref(weight).decode_row(matrix * n_rows + n, decoded.data());
     for (std::size_t i = 0; i < rows; ++i) {
       double sum = 0.0;
       for (std::size_t k = 0; k < cols; ++k) {
@@ -87,27 +107,58 @@ std::vector<double> ref_product(std::size_t rows, const float* x, const Weight& 
   return out;
 }
 
+std::vector<double> ref_product(std::size_t rows, const float* x, const Weight& weight,
+                                const float* bias, std::size_t matrix) {
+  std::vector<double> out = ref_product(rows, x, weight, matrix);
+  const std::size_t n_rows = weight.rows();
+  for (std::size_t i = 0; bias != nullptr && i < out.size(); ++i) {
+    out[i] += static_cast<double>(bias[i % n_rows]);
+  }
+  return out;
+}
+
 void RefBackend::matmul(Workspace&, std::int32_t rows, const float* x, const Weight& weight,
                         float* out) const {
   const std::vector<double> product = ref_product(static_cast<std::size_t>(rows), x, weight);
   for (std::size_t i = 0; i < product.size(); ++i) out[i] = static_cast<float>(product[i]);
 }
 
-void RefBackend::gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
-                           const MlpWeights& weights, float* out) const {
-  SPECDEC_CHECK(weights.activation == Activation::kSilu, "unknown activation");
-  const auto m = static_cast<std::size_t>(rows);
-  const std::vector<double> gate = ref_product(m, x, *weights.gate);
-  const std::vector<double> up = ref_product(m, x, *weights.up);
-  std::vector<float> hidden(gate.size());  // [M, F]
-  for (std::size_t i = 0; i < gate.size(); ++i) {
-    hidden[i] = static_cast<float>(gate[i] / (1.0 + exp_f64(-gate[i])) * up[i]);
-  }
-  matmul(ws, rows, hidden.data(), *weights.down, out);
-}
-
 void RefBackend::add(Workspace&, std::int64_t count, float* x, const float* y) const {
   for (std::int64_t i = 0; i < count; ++i) x[i] += y[i];
+}
+
+void RefBackend::add_bias(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                          const float* bias) const {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t k = 0; k < cols; ++k) x[i * cols + k] += bias[k];
+  }
+}
+
+void RefBackend::scale(Workspace&, std::int64_t count, float* x, float factor) const {
+  for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
+void RefBackend::scale_rows(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                            const float* factors) const {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t k = 0; k < cols; ++k) x[i * cols + k] *= factors[i];
+  }
+}
+
+void RefBackend::soft_cap(Workspace&, std::int64_t count, float* x, float cap) const {
+  for (std::int64_t i = 0; i < count; ++i) {
+    x[i] = static_cast<float>(ref_soft_cap(static_cast<double>(x[i]), static_cast<double>(cap)));
+  }
+}
+
+void RefBackend::add_gated(Workspace&, std::int32_t rows, std::int32_t cols, float* x,
+                           const float* y, const float* gate) const {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const double share = 1.0 / (1.0 + exp_f64(-static_cast<double>(gate[i])));
+    for (std::int64_t k = i * cols; k < (i + 1) * cols; ++k) {
+      x[k] = static_cast<float>(static_cast<double>(x[k]) + share * static_cast<double>(y[k]));
+    }
+  }
 }
 
 void RefBackend::copy_rows(Workspace&, std::int32_t rows, std::int32_t cols, const float* x,

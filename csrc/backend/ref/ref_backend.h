@@ -35,6 +35,8 @@ class RefBackend final : public Backend {
   void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
   void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                 const float* gain, float eps, float* out) const override;
+  void layer_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
+                  const float* gain, const float* bias, float eps, float* out) const override;
   void matmul(Workspace& ws, std::int32_t rows, const float* x, const Weight& weight,
               float* out) const override;
   void qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t layer, const float* x,
@@ -44,7 +46,17 @@ class RefBackend final : public Backend {
                  const AttentionShape& shape, float* out) const override;
   void gated_mlp(Workspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
                  float* out) const override;
+  void expert_mlp(Workspace& ws, std::int32_t rows, const float* x, const ExpertWeights& weights,
+                  float* out) const override;
   void add(Workspace& ws, std::int64_t count, float* x, const float* y) const override;
+  void add_bias(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                const float* bias) const override;
+  void scale(Workspace& ws, std::int64_t count, float* x, float factor) const override;
+  void scale_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
+                  const float* factors) const override;
+  void soft_cap(Workspace& ws, std::int64_t count, float* x, float cap) const override;
+  void add_gated(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
+                 const float* gate) const override;
   void copy_rows(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
                  std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
   void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,

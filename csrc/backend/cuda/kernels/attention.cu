@@ -1,6 +1,6 @@
 // Attention over the contiguous cache, in chunks of 64 logical positions from 0: the cached prefix,
 // then the row's ancestors in depth order, then itself. For each query head and chunk:
-//   score[t] = scale * dot(q, k[t])          16 lanes over D, fma, tree
+//   score[t] = scale * dot(q, k[t])          16 lanes over D, fma, tree; then its cap
 //   max = the largest; weight[t] = exp(score[t] - max)
 //   sum = sum of weight[t]                   16 lanes over t, tree
 //   acc[d] = fma(weight[t], v[t][d], acc[d]) serial over t
@@ -60,10 +60,30 @@ __device__ __forceinline__ int cache_row(const AttentionSegment& s, int row, int
   return s.base + s.paths[static_cast<std::size_t>(row) * s.rows + (position - s.base)];
 }
 
-// How many positions of the chunk that starts at `first` the row sees.
-__device__ __forceinline__ int count_in_chunk(const AttentionSegment& s, int row, int first) {
-  const int left = positions_of(s, row) - first;
-  return left < 0 ? 0 : left < kAttentionChunk ? left : kAttentionChunk;
+// The first position that a row sees.
+__device__ __forceinline__ int first_seen(const AttentionSegment& s, int row) {
+  const int behind = positions_of(s, row) - s.window;
+  return s.window == 0 || behind < 0 ? 0 : behind;
+}
+
+// The positions of the chunk that starts at `first` which the row sees, relative to its start.
+struct Seen {
+  int begin, end;
+  __device__ bool none() const { return begin >= end; }
+};
+__device__ __forceinline__ Seen seen_of_chunk(const AttentionSegment& s, int row, int first) {
+  const int left = positions_of(s, row) - first, before = first_seen(s, row) - first;
+  return {before < 0 ? 0 : before, left < kAttentionChunk ? left : kAttentionChunk};
+}
+
+// The first chunk that any row of the tile sees.
+__device__ __forceinline__ int first_chunk_of(const AttentionSegment& s, const Tile& tile) {
+  int least = s.chunks;
+  for (int query = 0; query < tile.count; ++query) {
+    const int chunk = first_seen(s, row_of(tile, query)) / kAttentionChunk;
+    least = chunk < least ? chunk : least;
+  }
+  return least;
 }
 
 // Scores of queries [begin, end), which see the same cache rows as far as they see: each key is
@@ -96,7 +116,11 @@ __device__ __forceinline__ void score_keys(const AttentionSegment& s, const Tile
         }
       }
       const float dot = sum_16_lanes(sum);
-      if (lane == 0 && t < most) tile.weights[query][t] = s.scale * dot;
+      if (lane == 0 && t < most) {
+        const float score = s.scale * dot;
+        tile.weights[query][t] =
+            s.score_cap == 0.0f ? score : s.score_cap * tanh_f32(score / s.score_cap);
+      }
     }
   }
 }
@@ -110,14 +134,15 @@ __device__ __forceinline__ Softmax merge_chunk(Softmax a, Softmax b, MergeScales
 }
 
 // Scores become weights, and the state that of the chunks so far; one warp per query in turn.
-// `fresh`: this is the first chunk that the block sees.
+// `only`: this is the only chunk that the block sees.
 __device__ __forceinline__ void softmax_chunk(const AttentionSegment& s, const Tile& tile,
-                                              int begin, int end, int first, bool fresh) {
+                                              int begin, int end, int first, bool only) {
   const int lane = lane_of_warp();
   for (int query = begin + warp_of_block(); query < end; query += kThreads / kWarpLanes) {
-    const int count = count_in_chunk(s, row_of(tile, query), first);
-    if (count == 0) continue;  // the whole warp
-    float* weights = tile.weights[query];
+    const Seen seen = seen_of_chunk(s, row_of(tile, query), first);
+    if (seen.none()) continue;  // the whole warp
+    float* weights = tile.weights[query] + seen.begin;
+    const int count = seen.end - seen.begin;
     float max = weights[0];
     for (int t = lane; t < count; t += kWarpLanes) max = weights[t] > max ? weights[t] : max;
 #pragma unroll
@@ -137,6 +162,7 @@ __device__ __forceinline__ void softmax_chunk(const AttentionSegment& s, const T
     sum = sum_16_lanes(sum);
     if (lane != 0) continue;
     const Softmax chunk{max, sum};
+    const bool fresh = only || first_seen(s, row_of(tile, query)) >= first;
     tile.state[query] = fresh ? chunk : merge_chunk(tile.state[query], chunk, &tile.scales[query]);
   }
 }
@@ -147,25 +173,27 @@ __device__ __forceinline__ void weighted_values(const AttentionSegment& s, const
                                                 int begin, int end, int first, int most, int d,
                                                 float* acc) {
   const std::uint8_t* values = s.values + tile.kv_head * s.head_stride;
-  int counts[kQueries];
+  Seen seen[kQueries];
 #pragma unroll
   for (int i = 0; i < kQueries; ++i) {
     acc[i] = 0.0f;
-    counts[i] = i < end - begin ? count_in_chunk(s, row_of(tile, begin + i), first) : 0;
+    seen[i] = i < end - begin ? seen_of_chunk(s, row_of(tile, begin + i), first) : Seen{0, 0};
   }
   for (int t = 0; t < most; ++t) {
     const int at = cache_row(s, row_of(tile, begin), first + t);
     const float value = Row::load(values + static_cast<std::int64_t>(at) * s.row_bytes, d);
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
-      if (t < counts[i]) acc[i] = fmaf(tile.weights[begin + i][t], value, acc[i]);
+      if (t >= seen[i].begin && t < seen[i].end) acc[i] = fmaf(tile.weights[begin + i][t], value, acc[i]);
     }
   }
 }
 
 // Element d of a chunk's result: merged into `out`, or left for the merge kernel.
+// `fresh`: the first one that the row sees.
 __device__ __forceinline__ void keep_result(const AttentionSegment& s, std::size_t query, int chunk,
-                                            int d, Softmax state, MergeScales scales, float acc) {
+                                            bool fresh, int d, Softmax state, MergeScales scales,
+                                            float acc) {
   if (s.partials != nullptr) {
     float* partial = s.partials + (query * s.chunks + chunk) * (2 + s.head_dim);
     if (d == 0) {
@@ -176,7 +204,17 @@ __device__ __forceinline__ void keep_result(const AttentionSegment& s, std::size
     return;
   }
   float* out = s.out + query * s.head_dim + d;
-  *out = chunk == 0 ? acc : fmaf(acc, scales.chunk, *out * scales.old);
+  *out = fresh ? acc : fmaf(acc, scales.chunk, *out * scales.old);
+}
+
+// An element of a query's result, from the weighted values of all chunks.
+__device__ __forceinline__ float finish(const AttentionSegment& s, int head, Softmax state,
+                                        float acc) {
+  if (s.sinks == nullptr) return acc / state.sum;
+  // A sink counts as one more chunk, with the weight exp(0) and the value zero.
+  MergeScales scales;
+  const Softmax all = merge_chunk(state, {s.sinks[head], 1.0f}, &scales);
+  return fmaf(0.0f, scales.chunk, acc * scales.old) / all.sum;
 }
 
 // grid: (tiles of queries, Hkv, chunks or 1): neighbours read the same keys and values
@@ -202,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
     for (int d = thread; d < s.head_dim; d += kThreads) q[query][d] = from[d];
   }
   const bool split = s.partials != nullptr;
-  const int first_chunk = split ? static_cast<int>(blockIdx.z) : 0;
+  const int first_chunk = split ? static_cast<int>(blockIdx.z) : first_chunk_of(s, tile);
   const int last_chunk = split ? first_chunk + 1 : s.chunks;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const int first = chunk * kAttentionChunk;
@@ -214,22 +252,23 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
       const int end = begin + step;
       int most = 0;
       for (int i = begin; i < end; ++i) {
-        const int count = count_in_chunk(s, row_of(tile, i), first);
-        most = count > most ? count : most;
+        const Seen seen = seen_of_chunk(s, row_of(tile, i), first);
+        most = !seen.none() && seen.end > most ? seen.end : most;
       }
       score_keys<Row, kSteps>(s, tile, begin, end, first, most);
       __syncthreads();
-      softmax_chunk(s, tile, begin, end, first, chunk == first_chunk);
+      softmax_chunk(s, tile, begin, end, first, split);
       __syncthreads();
       for (int d = thread; d < s.head_dim; d += kThreads) {
         float acc[kQueries];
         weighted_values<Row>(s, tile, begin, end, first, most, d, acc);
 #pragma unroll
         for (int i = 0; i < kQueries; ++i) {
-          if (i < step && count_in_chunk(s, row_of(tile, begin + i), first) > 0) {
-            keep_result(s, query_index(s, tile, begin + i), chunk, d, state[begin + i],
-                        scales[begin + i], acc[i]);
-          }
+          if (i >= step) continue;
+          const int row = row_of(tile, begin + i);
+          if (seen_of_chunk(s, row, first).none()) continue;
+          keep_result(s, query_index(s, tile, begin + i), chunk, first_seen(s, row) >= first, d,
+                      state[begin + i], scales[begin + i], acc[i]);
         }
       }
     }
@@ -238,7 +277,8 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   __syncthreads();
   for (int query = 0; query < tile.count; ++query) {
     float* out = s.out + query_index(s, tile, query) * s.head_dim;
-    for (int d = thread; d < s.head_dim; d += kThreads) out[d] = out[d] / state[query].sum;
+    const int head = tile.kv_head * group + (tile.first + query) % group;
+    for (int d = thread; d < s.head_dim; d += kThreads) out[d] = finish(s, head, state[query], out[d]);
   }
 }
 
@@ -250,15 +290,16 @@ __global__ void __launch_bounds__(kThreads) merge_chunks(AttentionSegment s) {
   const std::size_t stride = static_cast<std::size_t>(2 + s.head_dim);
   const float* partials = s.partials + query * s.chunks * stride;
   for (int d = static_cast<int>(threadIdx.x); d < s.head_dim; d += kThreads) {
-    Softmax state{partials[0], partials[1]};
-    float acc = partials[2 + d];
-    for (int chunk = 1; chunk < chunks; ++chunk) {
+    const int from = first_seen(s, row) / kAttentionChunk;
+    Softmax state{partials[from * stride], partials[from * stride + 1]};
+    float acc = partials[from * stride + 2 + d];
+    for (int chunk = from + 1; chunk < chunks; ++chunk) {
       const float* partial = partials + chunk * stride;
       MergeScales scales;
       state = merge_chunk(state, {partial[0], partial[1]}, &scales);
       acc = fmaf(partial[2 + d], scales.chunk, acc * scales.old);
     }
-    s.out[query * s.head_dim + d] = acc / state.sum;
+    s.out[query * s.head_dim + d] = finish(s, static_cast<int>(blockIdx.y), state, acc);
   }
 }
 

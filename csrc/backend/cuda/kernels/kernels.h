@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/backend.h"
 #include "backend/cuda/runtime.h"
 #include "backend/cuda/weight_layout.h"
 #include "core/dtype.h"
@@ -34,6 +35,36 @@ void queue_quantize(StreamHandle stream, int rows, const float* x, const Activat
 // The same of silu(gate) * up. gate, up [rows, 32 * out.blocks]
 void queue_silu_mul_quantize(StreamHandle stream, int rows, const float* gate, const float* up,
                              const ActivationView& out);
+
+// --- features.cu: what some architectures have beside the above ---
+
+// out[i, k] = (x[i, k] - mean) / sqrt(variance + eps) * gain[k] + bias[k]; bias may be null
+void queue_layer_norm(StreamHandle stream, int rows, int cols, const float* x, const float* gain,
+                      const float* bias, float eps, float* out);
+// x[i, k] += bias[k]. x [rows, cols]
+void queue_add_bias(StreamHandle stream, int rows, int cols, float* x, const float* bias);
+// x[i, k] *= factors[i]. x [rows, cols]
+void queue_scale_rows(StreamHandle stream, int rows, int cols, float* x, const float* factors);
+// x *= factor; x = cap * tanh(x / cap). [count]
+void queue_scale(StreamHandle stream, std::int64_t count, float* x, float factor);
+void queue_soft_cap(StreamHandle stream, std::int64_t count, float* x, float cap);
+// x[i, k] = fma(y[i, k], 1 / (1 + exp(-gate[i])), x[i, k])
+void queue_add_gated(StreamHandle stream, int rows, int cols, float* x, const float* y,
+                     const float* gate);
+// up = activation(gate, up); gate null: gelu(up). [count]
+void queue_activate(StreamHandle stream, Activation activation, std::int64_t count,
+                    const float* gate, float* up);
+// The experts of each row and their weights [rows, used]; logits [rows, experts]. See
+// expert_rule.h.
+void queue_choose_experts(StreamHandle stream, int rows, int experts, int used,
+                          bool softmax_of_used, float scale, const float* logits, int* ids,
+                          float* weights);
+// out[slots[turn]] = x[turn / used]. x [rows, cols], slots [rows, used]
+void queue_scatter_rows(StreamHandle stream, int turns, int used, int cols, const float* x,
+                        const int* slots, float* out);
+// out[i] = sum over j of weights[i, j] * y[slots[i, j]], a fused multiply-add each, from 0
+void queue_combine_rows(StreamHandle stream, int rows, int used, int cols, const float* y,
+                        const int* slots, const float* weights, float* out);
 
 // --- products: out [M, N] = x W^T ---
 
@@ -106,6 +137,9 @@ struct AttentionSegment {
   float* out = nullptr;          // [rows, H, D]
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0.0f;
+  int window = 0;                // positions that a row sees, 0: all
+  float score_cap = 0.0f;        // 0: none
+  const float* sinks = nullptr;  // [H], or null
   int chunks = 0;             // of the longest row
   float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
                               // sees all chunks of its rows

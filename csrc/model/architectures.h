@@ -1,0 +1,60 @@
+// The families of models that this library runs: one table row each, of the features that their
+// transformers have. What a row cannot say is read by its function of oddities.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "backend/backend.h"
+
+namespace specdec {
+
+class KeyReader;
+struct ModelConfig;
+
+enum class NormKind : std::uint8_t {
+  kRms,
+  kLayer,  // mean and variance, with a bias
+};
+
+// Whether a model has some tensors: a file decides where both are possible.
+enum class Has : std::uint8_t { kNever, kMaybe, kAlways };
+
+// Which layers see a sliding window, where the file gives its size.
+enum class Windows : std::uint8_t {
+  kNone,     // a size is ignored
+  kAll,      // all layers
+  kPattern,  // all but the last of every `window_period`
+};
+
+struct Architecture {
+  std::string_view name;  // general.architecture, and the prefix of its keys
+  RopeLayout rope_layout = RopeLayout::kInterleaved;
+  NormKind norm = NormKind::kRms;
+  bool pre_norms = true, post_norms = false;  // before and after attention and MLP
+  std::string_view ffn_norm = "ffn_norm";     // what the norm before the MLP is called
+  Has qkv_bias = Has::kNever;
+  Has output_bias = Has::kNever;  // of the attention's output projection
+  Has mlp_bias = Has::kNever;
+  QkNorm qk_norm = QkNorm::kNone;
+  Activation activation = Activation::kSilu;
+  bool gated = true;     // has a gate beside `up`
+  bool fused_up = false;  // ffn_up holds the gate's rows, then its own
+  Windows windows = Windows::kNone;
+  std::int32_t window_period = 0;
+  Has experts = Has::kNever;     // mixtures, as expert_count says
+  bool softmax_of_used = false;  // see ExpertWeights; expert_weights_norm overrules it
+  bool shared_expert = false;    // one that all rows go to, behind a sigmoid gate
+  bool expert_bias = false;      // of router and experts
+  bool sinks = false;
+  void (*read_oddities)(const KeyReader&, ModelConfig&) = nullptr;
+};
+
+// Null for a name that is not supported.
+const Architecture* find_architecture(std::string_view name);
+
+// "llama, qwen2, ..."
+std::string supported_architectures();
+
+}  // namespace specdec
