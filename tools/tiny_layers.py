@@ -26,9 +26,11 @@ class Shape(Protocol):
 class Weights(Protocol):
     """Where tensors go; values are random, but depend on the seed and the name only."""
 
-    def norm(self, name: str, gain: float = 1.0, size: int = 0) -> None: ...
+    def norm(self, name: str, gain: float = 1.0, size: int = 0) -> None:
+        """Adds the gains of a norm over `size` values (0: the width), around `gain`."""
 
-    def bias(self, name: str, shape: tuple[int, ...], std: float = 0.1) -> None: ...
+    def bias(self, name: str, shape: tuple[int, ...], std: float = 0.1) -> None:
+        """Adds normal values around 0."""
 
     def matrix(
         self,
@@ -38,7 +40,8 @@ class Weights(Protocol):
         std: float,
         row_scale: NDArray[Any] | None = None,
         stack: int = 0,
-    ) -> None: ...
+    ) -> None:
+        """Adds [rows, cols], or a stack [stack, rows, cols]."""
 
 
 class _Layer:

@@ -49,9 +49,9 @@ class Weight {
   virtual ~Weight() = default;
   virtual DType dtype() const = 0;
   virtual std::size_t matrices() const { return 1; }  // X
-  virtual std::size_t rows() const = 0;   // N
-  virtual std::size_t cols() const = 0;   // K
-  virtual std::size_t bytes() const = 0;  // memory it holds beyond the mapped file
+  virtual std::size_t rows() const = 0;               // N
+  virtual std::size_t cols() const = 0;               // K
+  virtual std::size_t bytes() const = 0;              // memory it holds beyond the mapped file
 };
 
 // What a weight will be used for: an embedding table that is not the output matrix too is only ever
@@ -124,7 +124,7 @@ struct AttentionShape {
   std::int32_t heads = 0, kv_heads = 0, head_dim = 0;  // H, Hkv, D; H is a multiple of Hkv
   std::int32_t rope_dims = 0;                          // leading elements of a head that rotate
   RopeLayout rope_layout = RopeLayout::kInterleaved;
-  float scale = 0.0f;  // of the scores, usually 1 / sqrt(D)
+  float scale = 0.0f;       // of the scores, usually 1 / sqrt(D)
   std::int32_t window = 0;  // a row at position p sees positions > p - window only; 0: all
   float score_cap = 0.0f;   // scores s become cap * tanh(s / cap); 0: they stay
   // [H], backend memory: a score more in each head's softmax, whose value is zero; or null.
@@ -140,9 +140,9 @@ enum class QkNorm : std::uint8_t {
 
 // Pointers to floats are backend memory, null where a model has no such vector.
 struct QkvWeights {
-  const Weight* q = nullptr;  // [H * D, E]
-  const Weight* k = nullptr;  // [Hkv * D, E]
-  const Weight* v = nullptr;  // [Hkv * D, E]
+  const Weight* q = nullptr;      // [H * D, E]
+  const Weight* k = nullptr;      // [Hkv * D, E]
+  const Weight* v = nullptr;      // [Hkv * D, E]
   const float* q_bias = nullptr;  // [H * D], added before the norm
   const float* k_bias = nullptr;  // [Hkv * D]
   const float* v_bias = nullptr;  // [Hkv * D]
@@ -284,8 +284,8 @@ class Backend {
   virtual void gated_mlp(Workspace& ws, std::int32_t rows, const float* x,
                          const MlpWeights& weights, float* out) const = 0;
 
-  // out[i] = sum over the experts e that row i goes to, by ascending id, of weight[i, e] * mlp_e(x[i]):
-  // a fused multiply-add each, from 0. x, out [M, E]
+  // out[i] = sum over the experts e that row i goes to, by ascending id, of weight[i, e] *
+  // mlp_e(x[i]): a fused multiply-add each, from 0. x, out [M, E]
   virtual void expert_mlp(Workspace& ws, std::int32_t rows, const float* x,
                           const ExpertWeights& weights, float* out) const = 0;
 

@@ -12,9 +12,9 @@ namespace specdec {
 // Most experts of a mixture.
 inline constexpr std::int32_t kMaxExperts = 1024;
 
-// The `used` <= n experts with the largest logits (a NaN counts as the smallest), ties to the lowest
-// id, by ascending id. weight = exp(logit - max) / sum * scale, the sum running over the used
-// experts or over all, by ascending id. logits [n], ids and weights [used]
+// The `used` <= n experts with the largest logits (a NaN counts as the smallest), ties to the
+// lowest id, by ascending id. weight = exp(logit - max) / sum * scale, the sum running over the
+// used experts or over all, by ascending id. logits [n], ids and weights [used]
 SPECDEC_HD inline void choose_experts(const float* logits, std::int32_t n, std::int32_t used,
                                       bool softmax_of_used, float scale, std::int32_t* ids,
                                       float* weights) {

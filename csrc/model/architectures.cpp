@@ -40,7 +40,8 @@ void read_gemma3(const KeyReader& keys, ModelConfig& config) {
   if (config.layers == 62 && config.attention_scale == 0.0f) {  // 27B, as above
     config.attention_scale = inverse_root(config.width / config.heads);
   }
-  config.local_rope = config.rope.unscaled(keys.number_or("rope.freq_base_swa", 10000.0, 1.0, 1e12));
+  config.local_rope =
+      config.rope.unscaled(keys.number_or("rope.freq_base_swa", 10000.0, 1.0, 1e12));
 }
 
 void read_granite(const KeyReader& keys, ModelConfig& config) {
@@ -65,9 +66,7 @@ void read_olmo2(const KeyReader&, ModelConfig& config) {
   config.local_rope = config.rope.unscaled(config.rope.base);
 }
 
-void read_gpt_oss(const KeyReader&, ModelConfig& config) {
-  config.rope.yarn_whole_pairs = false;
-}
+void read_gpt_oss(const KeyReader&, ModelConfig& config) { config.rope.yarn_whole_pairs = false; }
 
 // Ministral 3: YaRN without a change of magnitude unless the file says so, and queries that grow
 // with the logarithm of the position.
@@ -76,8 +75,8 @@ void read_mistral3(const KeyReader& keys, ModelConfig& config) {
     config.rope.log_multiplier = 1.0;
   }
   config.query_growth = keys.number_or("attention.temperature_scale", 0.0, 0.0, 1e3);
-  config.query_growth_length = keys.dim_or("attention.temperature_length",
-                                           config.rope.original_context);
+  config.query_growth_length =
+      keys.dim_or("attention.temperature_length", config.rope.original_context);
 }
 
 constexpr RopeLayout kHalves = RopeLayout::kHalves;

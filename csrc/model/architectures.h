@@ -39,7 +39,7 @@ struct Architecture {
   Has mlp_bias = Has::kNever;
   QkNorm qk_norm = QkNorm::kNone;
   Activation activation = Activation::kSilu;
-  bool gated = true;     // has a gate beside `up`
+  bool gated = true;      // has a gate beside `up`
   bool fused_up = false;  // ffn_up holds the gate's rows, then its own
   Windows windows = Windows::kNone;
   std::int32_t window_period = 0;

@@ -153,8 +153,8 @@ ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
   }
   const std::int32_t whole = config.ffn_width;
   const bool as_wide = traits.experts == Has::kMaybe;  // Mixtral: each as wide as an MLP
-  experts.ffn_width = keys.dim_or("expert_feed_forward_length",
-                                  as_wide ? whole : whole / experts.used);
+  experts.ffn_width =
+      keys.dim_or("expert_feed_forward_length", as_wide ? whole : whole / experts.used);
   if (experts.ffn_width == 0) {
     throw GgufError(str("key ", keys.key("expert_feed_forward_length"), " is missing"));
   }
@@ -167,9 +167,9 @@ ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
     throw GgufError(str("key ", keys.key("expert_gating_func"), " is ", gating,
                         "; supported: 1 (softmax) and 3 (softmax of the chosen experts)"));
   }
-  experts.softmax_of_used = gating == 3 || keys.metadata()
-                                               .find_bool(keys.key("expert_weights_norm"))
-                                               .value_or(traits.softmax_of_used);
+  experts.softmax_of_used =
+      gating == 3 ||
+      keys.metadata().find_bool(keys.key("expert_weights_norm")).value_or(traits.softmax_of_used);
   const double scale = keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6);
   experts.weight_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
   return experts;
@@ -219,8 +219,8 @@ ModelConfig read_layer_config(const KeyReader& keys, const GgufFile& file,
   config.rope.layout = traits.rope_layout;
   config.attention_scale = static_cast<float>(keys.number_or("attention.scale", 0.0, 0.0, 1e6));
   config.fused_qkv = file.find_tensor("blk.0.attn_qkv.weight") != nullptr;
-  config.qkv_bias =
-      has_tensor(file, traits.qkv_bias, config.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
+  config.qkv_bias = has_tensor(file, traits.qkv_bias,
+                               config.fused_qkv ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
   config.output_bias = has_tensor(file, traits.output_bias, "blk.0.attn_output.bias");
   config.mlp_bias = has_tensor(file, traits.mlp_bias, "blk.0.ffn_up.bias");
   read_windows(keys, config);

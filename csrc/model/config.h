@@ -51,15 +51,15 @@ struct ExpertConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;          // "llama"
+  std::string architecture;              // "llama"
   const Architecture* traits = nullptr;  // its row of the table
-  std::string name;                  // general.name, or ""
-  std::int32_t layers = 0;           // L
-  std::int32_t width = 0;            // E
-  std::int32_t ffn_width = 0;        // F; 0 where all layers are mixtures
-  std::int32_t heads = 0;            // H
-  std::int32_t kv_heads = 0;         // Hkv
-  std::int32_t head_dim = 0;         // D
+  std::string name;                      // general.name, or ""
+  std::int32_t layers = 0;               // L
+  std::int32_t width = 0;                // E
+  std::int32_t ffn_width = 0;            // F; 0 where all layers are mixtures
+  std::int32_t heads = 0;                // H
+  std::int32_t kv_heads = 0;             // Hkv
+  std::int32_t head_dim = 0;             // D
   std::int32_t vocab_rows = 0;  // V: rows of the embedding and of the logits, padding included
   std::int32_t vocab = 0;       // real tokens; ids [vocab, vocab_rows) are padding, never sampled
   std::int32_t trained_context = 0;
@@ -72,9 +72,9 @@ struct ModelConfig {
   bool fused_qkv = false;  // attn_qkv instead of attn_q, attn_k, attn_v
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
 
-  std::int32_t window = 0;    // positions that a local layer's rows see; 0: there are none
-  std::vector<bool> local;    // [L] has a window
-  std::vector<bool> rotated;  // [L] false: no positions
+  std::int32_t window = 0;       // positions that a local layer's rows see; 0: there are none
+  std::vector<bool> local;       // [L] has a window
+  std::vector<bool> rotated;     // [L] false: no positions
   float attention_scale = 0.0f;  // of the scores; 0: 1 / sqrt(D)
   float score_cap = 0.0f, logit_cap = 0.0f;  // 0: none
   float embedding_scale = 1.0f, residual_scale = 1.0f, logit_scale = 1.0f;

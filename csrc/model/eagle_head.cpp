@@ -199,8 +199,8 @@ bool EagleState::run(std::span<const TokenId> tokens, std::span<const std::int32
   Workspace& ws = act.workspace();
   float *hidden = act.hidden->f32(), *normed = act.normed->f32(), *joined = joined_->f32();
   backend().embed_rows(ws, plan.pass, head_->embedding(), hidden);
-  backend().rms_norm(ws, rows, width, hidden, head_->layer_.attn_norm.gain->f32(), config.layer.norm_eps,
-                     normed);
+  backend().rms_norm(ws, rows, width, hidden, head_->layer_.attn_norm.gain->f32(),
+                     config.layer.norm_eps, normed);
   backend().copy_rows(ws, rows, width, normed, width, joined, 2 * width);
   backend().rms_norm(ws, rows, width, fused, head_->hidden_norm_->f32(), config.layer.norm_eps,
                      normed);

@@ -24,16 +24,11 @@ class BlockPass {
   void run_attention(const float* input) {
     AttentionShape shape = config_.attention_shape(layer_);
     shape.sinks = data_of(weights_.sinks);
-    const QkvWeights qkv{weights_.attn_q.get(),
-                         weights_.attn_k.get(),
-                         weights_.attn_v.get(),
-                         data_of(weights_.q_bias),
-                         data_of(weights_.k_bias),
-                         data_of(weights_.v_bias),
-                         config_.traits->qk_norm,
-                         data_of(weights_.q_norm),
-                         data_of(weights_.k_norm),
-                         config_.norm_eps};
+    const QkvWeights qkv{weights_.attn_q.get(),    weights_.attn_k.get(),
+                         weights_.attn_v.get(),    data_of(weights_.q_bias),
+                         data_of(weights_.k_bias), data_of(weights_.v_bias),
+                         config_.traits->qk_norm,  data_of(weights_.q_norm),
+                         data_of(weights_.k_norm), config_.norm_eps};
     float* query = act_.query->f32();
     backend_.qkv_rope_store(ws_, pass_, layer_, input, qkv, shape, query);
     if (config_.query_growth != 0.0) {
@@ -43,8 +38,7 @@ class BlockPass {
     backend_.attention(ws_, pass_, layer_, query, shape, act_.attention->f32());
     backend_.matmul(ws_, pass_.rows, act_.attention->f32(), *weights_.attn_output, branch());
     if (weights_.attn_output_bias) {
-      backend_.add_bias(ws_, pass_.rows, config_.width, branch(),
-                        weights_.attn_output_bias->f32());
+      backend_.add_bias(ws_, pass_.rows, config_.width, branch(), weights_.attn_output_bias->f32());
     }
   }
 

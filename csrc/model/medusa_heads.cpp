@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "model/layer_pass.h"
 #include "core/printable.h"
 #include "model/key_reader.h"
+#include "model/layer_pass.h"
 #include "model/tensor_plan.h"
 
 namespace specdec {

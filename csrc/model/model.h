@@ -26,9 +26,9 @@ struct Norm {
 
 // A feed-forward block, or the stacks [X, ...] of a mixture's.
 struct Mlp {
-  std::unique_ptr<Weight> gate;  // [F, E], or null
-  std::unique_ptr<Weight> up;    // [F, E]
-  std::unique_ptr<Weight> down;  // [E, F]
+  std::unique_ptr<Weight> gate;                           // [F, E], or null
+  std::unique_ptr<Weight> up;                             // [F, E]
+  std::unique_ptr<Weight> down;                           // [E, F]
   std::unique_ptr<Buffer> gate_bias, up_bias, down_bias;  // [F], [F], [E], or null
 
   explicit operator bool() const { return up != nullptr; }
@@ -38,21 +38,21 @@ struct Mlp {
 
 // What a model does not have is null.
 struct LayerWeights {
-  Norm attn_norm;                                   // before attention
-  std::unique_ptr<Weight> attn_q;                   // [H * D, E]
-  std::unique_ptr<Weight> attn_k;                   // [Hkv * D, E]
-  std::unique_ptr<Weight> attn_v;                   // [Hkv * D, E]
-  std::unique_ptr<Buffer> q_bias, k_bias, v_bias;   // [H * D], [Hkv * D]
-  std::unique_ptr<Buffer> q_norm, k_norm;           // [D], or [H * D], [Hkv * D]
-  std::unique_ptr<Buffer> sinks;                    // [H]
-  std::unique_ptr<Weight> attn_output;              // [E, H * D]
-  std::unique_ptr<Buffer> attn_output_bias;         // [E]
-  Norm attn_post_norm;                              // after attention
-  Norm ffn_norm, ffn_post_norm;                     // before and after the MLP
-  Mlp mlp;                                          // or the mixture's stacks
-  std::unique_ptr<Weight> router;                   // [X, E]
-  std::unique_ptr<Buffer> router_bias;              // [X]
-  std::unique_ptr<Weight> shared_gate;              // [1, E]
+  Norm attn_norm;                                  // before attention
+  std::unique_ptr<Weight> attn_q;                  // [H * D, E]
+  std::unique_ptr<Weight> attn_k;                  // [Hkv * D, E]
+  std::unique_ptr<Weight> attn_v;                  // [Hkv * D, E]
+  std::unique_ptr<Buffer> q_bias, k_bias, v_bias;  // [H * D], [Hkv * D]
+  std::unique_ptr<Buffer> q_norm, k_norm;          // [D], or [H * D], [Hkv * D]
+  std::unique_ptr<Buffer> sinks;                   // [H]
+  std::unique_ptr<Weight> attn_output;             // [E, H * D]
+  std::unique_ptr<Buffer> attn_output_bias;        // [E]
+  Norm attn_post_norm;                             // after attention
+  Norm ffn_norm, ffn_post_norm;                    // before and after the MLP
+  Mlp mlp;                                         // or the mixture's stacks
+  std::unique_ptr<Weight> router;                  // [X, E]
+  std::unique_ptr<Buffer> router_bias;             // [X]
+  std::unique_ptr<Weight> shared_gate;             // [1, E]
   Mlp shared;
 
   std::size_t bytes() const;

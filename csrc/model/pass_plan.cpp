@@ -48,8 +48,8 @@ void PassPlan::fill_angles(const Backend& backend, const ModelRope& rope, bool l
   for (const Segment& segment : segments) {
     const RopeTable& table = rope.table(local, segment.cache.capacity);
     const std::size_t begin = cos_sin.size();
-    cos_sin.resize(begin +
-                   static_cast<std::size_t>(segment.rows) * static_cast<std::size_t>(table.pairs()) * 2);
+    cos_sin.resize(begin + static_cast<std::size_t>(segment.rows) *
+                               static_cast<std::size_t>(table.pairs()) * 2);
     table.fill({&positions[static_cast<std::size_t>(segment.first_row)],
                 static_cast<std::size_t>(segment.rows)},
                cos_sin.data() + begin);

@@ -33,8 +33,8 @@ class RopeTable {
 // the cache's capacity alone.
 class ModelRope {
  public:
-  // Divisors of the frequencies [dims / 2], or empty. `long_factors`: for caches beyond the original
-  // context; the others for the rest. Local layers have none.
+  // Divisors of the frequencies [dims / 2], or empty. `long_factors`: for caches beyond the
+  // original context; the others for the rest. Local layers have none.
   struct Factors {
     std::vector<float> usual, long_context;
   };

@@ -127,8 +127,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   const std::size_t width = size(config.width), vocab = size(config.vocab_rows);
   const std::size_t pairs = size(config.rope.dims) / 2;
   std::vector<ExpectedTensor> plan = {
-      {"token_embd.weight", {vocab, width}},
-      {"output_norm.weight", {width}},
+      {"token_embd.weight", {vocab, width}},        {"output_norm.weight", {width}},
       {"output.weight", {vocab, width}, true},       // absent: tied to the embedding
       {"rope_freqs.weight", {pairs}, true},          // Llama 3 scaling
       {"rope_factors_short.weight", {pairs}, true},  // long-rope

@@ -101,9 +101,8 @@ void Activations::reserve_captured(const Model& model, std::int32_t rows, std::i
 
 std::size_t Activations::bytes() const {
   std::size_t sum = workspace_->bytes();
-  for (const auto* buffer :
-       {&hidden, &normed, &branch, &query, &attention, &rope, &local_rope, &query_scales, &shared,
-        &shared_gate, &logits, &captured}) {
+  for (const auto* buffer : {&hidden, &normed, &branch, &query, &attention, &rope, &local_rope,
+                             &query_scales, &shared, &shared_gate, &logits, &captured}) {
     if (*buffer) sum += (*buffer)->bytes();
   }
   return sum;

@@ -42,18 +42,18 @@ class Activations {
 
   Workspace& workspace() { return *workspace_; }
 
-  std::unique_ptr<Buffer> hidden;     // [M, E] the residual stream
-  std::unique_ptr<Buffer> normed;     // [M, E]
-  std::unique_ptr<Buffer> branch;     // [M, E] what a block adds to the residual stream
-  std::unique_ptr<Buffer> query;      // [M, H, D]
-  std::unique_ptr<Buffer> attention;  // [M, H, D]
-  std::unique_ptr<Buffer> rope;       // [M, rope_dims / 2, 2]
+  std::unique_ptr<Buffer> hidden;        // [M, E] the residual stream
+  std::unique_ptr<Buffer> normed;        // [M, E]
+  std::unique_ptr<Buffer> branch;        // [M, E] what a block adds to the residual stream
+  std::unique_ptr<Buffer> query;         // [M, H, D]
+  std::unique_ptr<Buffer> attention;     // [M, H, D]
+  std::unique_ptr<Buffer> rope;          // [M, rope_dims / 2, 2]
   std::unique_ptr<Buffer> local_rope;    // the same for layers with a window, where it differs
   std::unique_ptr<Buffer> query_scales;  // [M], where queries grow with their position
   std::unique_ptr<Buffer> shared;        // [M, E] and [M] of a shared expert
   std::unique_ptr<Buffer> shared_gate;
-  std::unique_ptr<Buffer> logits;     // [logit rows, V]
-  std::unique_ptr<Buffer> captured;   // [M, states, E], see PassOptions::capture
+  std::unique_ptr<Buffer> logits;    // [logit rows, V]
+  std::unique_ptr<Buffer> captured;  // [M, states, E], see PassOptions::capture
 
  private:
   const Backend& backend_;

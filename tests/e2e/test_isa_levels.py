@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 import specdec_native as sd
+from model_families import FAMILIES
 
 # Prints the active level, and hashes of logits and of sampled text for each model file.
 SCRIPT = """
 import hashlib, json, sys
 import specdec_native as sd
+from model_families import FAMILIES
 out = {"active": sd.cpu_info().active}
 for path in sys.argv[1:]:
     with sd.Generator(path, draft="ngram", n_ctx=256, progress=False) as gen:
@@ -53,7 +55,8 @@ def model_paths(make_model: Callable[..., Path]) -> list[str]:
     small += [make_model(dtype=t, layers=1) for t in ("iq4_nl", "mxfp4")]
     large += [make_model(dtype=t, **wide) for t in ("iq4_xs", "iq3_xxs", "iq3_s", "iq2_xxs")]
     large += [make_model(dtype=t, **wide) for t in ("iq2_xs", "iq2_s", "iq1_s", "iq1_m")]
-    return [str(path) for path in (*small, *large)]
+    families = [make_model(family=name, dtype="q8_0", layers=2) for name in FAMILIES]
+    return [str(path) for path in (*small, *large, *families)]
 
 
 def test_all_levels_give_the_same_bits(model_paths: list[str]) -> None:

@@ -96,7 +96,11 @@ def test_every_architecture_agrees_with_numpy(
     expected = forward_any(load_any(path, family), tokens)
     generator = _core.Generator(load(path, device), 256, "f32")
     logits = np.concatenate(
-        [generator.logits(tokens[: first + 50], first) for first in (0, 50, 100) if first < len(tokens)]
+        [
+            generator.logits(tokens[: first + 50], first)
+            for first in (0, 50, 100)
+            if first < len(tokens)
+        ]
     )
     np.testing.assert_allclose(logits, expected, atol=2e-4)
 

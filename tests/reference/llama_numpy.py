@@ -47,9 +47,7 @@ def _yarn_mscale(scale: float, multiplier: float) -> float:
     return 1.0 if scale <= 1.0 else 0.1 * multiplier * math.log(scale) + 1.0
 
 
-def _yarn_keep(
-    pairs: int, base: float, original_context: int, whole_pairs: bool = True
-) -> Array:
+def _yarn_keep(pairs: int, base: float, original_context: int, whole_pairs: bool = True) -> Array:
     """How much of each pair's own frequency YaRN keeps (arXiv 2309.00071); 0 is interpolation."""
 
     def pair_with_turns(turns: float) -> float:

@@ -72,7 +72,9 @@ def load(path: Path | str, family: str = "", n_ctx: int = 0) -> Transformer:
     keys = {k.removeprefix(name + "."): v for k, v in metadata.items() if k.startswith(name + ".")}
     tensors = {t.name: dequantize(t.data, t.tensor_type).astype(np.float64) for t in reader.tensors}
     traits = FAMILIES[family or name]
-    head_dim = keys.get("attention.key_length", keys["embedding_length"] // keys["attention.head_count"])
+    head_dim = keys.get(
+        "attention.key_length", keys["embedding_length"] // keys["attention.head_count"]
+    )
     dims = int(keys.get("rope.dimension_count", head_dim))
     factors = tensors.get("rope_freqs.weight")
     if "rope_factors_long.weight" in tensors:
@@ -82,7 +84,9 @@ def load(path: Path | str, family: str = "", n_ctx: int = 0) -> Transformer:
     rope = make_rope(rope_keys, dims, factors, traits.yarn_whole_pairs)
     local = rope
     if traits.unscaled_local_rope:
-        base = keys.get("rope.freq_base_swa", 10000.0 if name == "gemma3" else keys["rope.freq_base"])
+        base = keys.get(
+            "rope.freq_base_swa", 10000.0 if name == "gemma3" else keys["rope.freq_base"]
+        )
         local = make_rope({"llama.rope.freq_base": base}, dims, None)
     return Transformer(traits, keys, tensors, rope, local)
 
@@ -194,7 +198,10 @@ class _Layer:
 
     def expert(self, x: Array, index: int) -> Array:
         def project(value: Array, name: str) -> Array:
-            weight, bias = self.tensor(f"ffn_{name}_exps.weight"), self.tensor(f"ffn_{name}_exps.bias")
+            weight, bias = (
+                self.tensor(f"ffn_{name}_exps.weight"),
+                self.tensor(f"ffn_{name}_exps.bias"),
+            )
             assert weight is not None, name
             return weight[index] @ value + (0.0 if bias is None else bias[index])
 

@@ -24,16 +24,16 @@ enum class Scratch : int {
   kActs,      // quantised input of a product
   kMoreActs,  // the same for the other activation kinds of a qkv
   kLastActs,
-  kHiddenActs,  // prepared hidden rows of an MLP
-  kHidden,      // hidden rows before that, for float weights
-  kExpertLogits,   // a mixture: router logits
-  kExpertIds,      // the experts of each row, their weights
+  kHiddenActs,    // prepared hidden rows of an MLP
+  kHidden,        // hidden rows before that, for float weights
+  kExpertLogits,  // a mixture: router logits
+  kExpertIds,     // the experts of each row, their weights
   kExpertWeights,
-  kExpertSlots,    // where a row's turn with an expert stands among those of all experts
+  kExpertSlots,  // where a row's turn with an expert stands among those of all experts
   kExpertBatches,
-  kExpertInput,    // rows by expert, and what the experts made of them
+  kExpertInput,  // rows by expert, and what the experts made of them
   kExpertOutput,
-  kKeys,        // k of a pass before rotation
+  kKeys,  // k of a pass before rotation
   kValues,
   kPaths,  // tree paths of the rows
   kPathLengths,
@@ -218,8 +218,8 @@ class CpuBackend final : public Backend {
   // The MLPs of a stack over their parts of x [S, E]. out [S, E]
   void run_mlps(CpuWorkspace& ws, std::span<const MatrixRows> parts, const float* x,
                 const MlpWeights& weights, float* out) const;
-  // out[i] = activation(gate[i] + gate bias, up[i] + up bias) for features [first, first + count) of
-  // a matrix's hidden row. gate, up are changed; out may be gate
+  // out[i] = activation(gate[i] + gate bias, up[i] + up bias) for features [first, first + count)
+  // of a matrix's hidden row. gate, up are changed; out may be gate
   void activate(const MlpWeights& weights, std::size_t bias_at, std::size_t count, float* gate,
                 float* up, float* out) const;
   // Groups per task of a region.

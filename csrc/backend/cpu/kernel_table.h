@@ -112,10 +112,10 @@ struct KernelTable {
   void (*silu_mul)(const float* gate, const float* up, size_t n, float* out);
   void (*gelu_mul)(const float* gate, const float* up, size_t n, float* out);
   void (*clamped_swiglu)(const float* gate, const float* up, size_t n, float* out);
-  void (*gelu)(const float* x, size_t n, float* out);   // out may be x
-  void (*soft_cap)(float* x, size_t n, float cap);      // x = cap * tanh(x / cap)
-  void (*scale)(float* x, size_t n, float factor);      // x *= factor
-  void (*add)(float* x, const float* y, size_t n);  // x += y
+  void (*gelu)(const float* x, size_t n, float* out);                    // out may be x
+  void (*soft_cap)(float* x, size_t n, float cap);                       // x = cap * tanh(x / cap)
+  void (*scale)(float* x, size_t n, float factor);                       // x *= factor
+  void (*add)(float* x, const float* y, size_t n);                       // x += y
   void (*add_scaled)(float* x, const float* y, size_t n, float factor);  // x = fma(y, factor, x)
   // Rotates the leading 2 * pairs elements of a head in place: (x0, x1) -> (x0 c - x1 s, x0 s + x1
   // c). Element pairs are (2i, 2i + 1) if interleaved, else (i, i + pairs). cos_sin [pairs, 2]

@@ -22,9 +22,8 @@ void rms_norm(const float* x, const float* gain, size_t n, float eps, float* out
 void layer_norm(const float* x, const float* gain, const float* bias, size_t n, float eps,
                 float* out) {
   F32x16 sum = f_zero(), squares = f_zero();
-  for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
-    sum = f_add(sum, f_load_n(x + i, count));
-  });
+  for_each_16(n, [&](size_t i, size_t count)
+                     SPECDEC_LAMBDA_INLINE { sum = f_add(sum, f_load_n(x + i, count)); });
   const F32x16 mean = f_set1(f_sum(sum) / static_cast<float>(n));
   for_each_16(n, [&](size_t i, size_t count) SPECDEC_LAMBDA_INLINE {
     const F32x16 centred = f_sub(f_load_n(x + i, count), mean);
@@ -44,8 +43,7 @@ void layer_norm(const float* x, const float* gain, const float* bias, size_t n, 
 SPECDEC_INLINE F32x16 f_tanh(F32x16 x) {
   using namespace tanh_f32_constants;
   const F32x16 size = f_max(x, f_sub(f_zero(), x)), one = f_set1(1.0f);
-  const F32x16 large =
-      f_sub(one, f_div(f_set1(2.0f), f_add(f_exp(f_add(size, size)), one)));
+  const F32x16 large = f_sub(one, f_div(f_set1(2.0f), f_add(f_exp(f_add(size, size)), one)));
   const F32x16 x2 = f_mul(x, x);
   F32x16 p = f_set1(kP0);
   p = f_add(f_mul(p, x2), f_set1(kP1));

@@ -23,8 +23,8 @@ bool same_input(const CpuWeight& a, const CpuWeight& b) {
 
 }  // namespace
 
-void CpuBackend::quantize_rows(std::size_t rows, const float* x, std::size_t k,
-                               const ActKind& kind, ActBlock* out) const {
+void CpuBackend::quantize_rows(std::size_t rows, const float* x, std::size_t k, const ActKind& kind,
+                               ActBlock* out) const {
   const std::size_t blocks = k / kActBlockSize;
   const ColumnTiles tiles(rows, static_cast<std::size_t>(kernels_.tile_cols));
   for_rows(tiles.count, rows * k, [&](std::size_t begin, std::size_t end) {
@@ -77,8 +77,8 @@ void CpuBackend::prepare_input(CpuWorkspace& ws, Scratch area, std::span<const M
   }
 }
 
-void CpuBackend::prepare_inputs(CpuWorkspace& ws, std::span<const MatrixRows> parts,
-                                const float* x, MatmulJob* jobs, std::size_t job_count) const {
+void CpuBackend::prepare_inputs(CpuWorkspace& ws, std::span<const MatrixRows> parts, const float* x,
+                                MatmulJob* jobs, std::size_t job_count) const {
   const Scratch areas[3] = {Scratch::kActs, Scratch::kMoreActs, Scratch::kLastActs};
   for (std::size_t j = 0; j < job_count; ++j) {
     std::size_t i = 0;
@@ -124,7 +124,8 @@ void CpuBackend::multiply_float(const MatmulJob& job, std::size_t rows, std::siz
   for (std::size_t tile = 0; tile < tiles.count; ++tile) {
     const std::size_t m = tiles.first(tile);
     for (std::size_t n = begin * kGroupRows; n < last; n += kGroupRows) {
-      const auto* w = reinterpret_cast<const std::uint8_t*>(weight.source_row(job.matrix * weight.rows() + n));
+      const auto* w =
+          reinterpret_cast<const std::uint8_t*>(weight.source_row(job.matrix * weight.rows() + n));
       const std::size_t count = std::min<std::size_t>(kGroupRows, last - n);
       kernel(w, weight.source_row_bytes(), k, static_cast<int>(count), job.x + m * round_up_16(k),
              static_cast<int>(tiles.width(tile)),

@@ -30,8 +30,8 @@ struct Routing {
 };
 
 // logits [M, X]
-Routing route(CpuWorkspace& ws, std::size_t rows, std::size_t experts,
-              const ExpertWeights& mixture, const float* logits) {
+Routing route(CpuWorkspace& ws, std::size_t rows, std::size_t experts, const ExpertWeights& mixture,
+              const float* logits) {
   const auto used = static_cast<std::size_t>(mixture.used);
   std::int32_t* ids = ws.get<std::int32_t>(Scratch::kExpertIds, rows * used);
   float* weights = ws.get<float>(Scratch::kExpertWeights, rows * used);
@@ -49,8 +49,8 @@ Routing route(CpuWorkspace& ws, std::size_t rows, std::size_t experts,
     slots[turn] = static_cast<std::int32_t>(parts[ids[turn]].first++);
   }
   for (std::size_t e = 0; e < experts; ++e) parts[e].first -= parts[e].rows;
-  MatrixRows* end = std::remove_if(parts, parts + experts,
-                                   [](const MatrixRows& part) { return part.rows == 0; });
+  MatrixRows* end =
+      std::remove_if(parts, parts + experts, [](const MatrixRows& part) { return part.rows == 0; });
   return {{parts, end}, slots, weights};
 }
 
@@ -110,8 +110,8 @@ void CpuBackend::run_mlps(CpuWorkspace& ws, std::span<const MatrixRows> parts, c
     for (std::size_t tile = 0; tile < tiles.count; ++tile) {
       for (std::size_t c = 0; c < tiles.width(tile); ++c) {
         const std::size_t row = tiles.first(tile) + c;
-        float* h = packed_down ? up_out + row * width
-                               : hidden + (part.first + row) * hidden_dim + first;
+        float* h =
+            packed_down ? up_out + row * width : hidden + (part.first + row) * hidden_dim + first;
         activate(weights, part.matrix * hidden_dim + first, count, gate_out + row * width,
                  up_out + row * width, h);
         if (!packed_down) continue;
@@ -147,8 +147,8 @@ void CpuBackend::expert_mlp(Workspace& ws, std::int32_t rows, const float* x,
   CpuWorkspace& scratch = as_cpu(ws);
   const auto m = static_cast<std::size_t>(rows), used = static_cast<std::size_t>(weights.used);
   const std::size_t experts = weights.router->rows(), width = weights.router->cols();
-  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used,
-                " of ", experts, " experts, weights of ", weights.mlp.up->matrices());
+  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used, " of ",
+                experts, " experts, weights of ", weights.mlp.up->matrices());
   float* logits = scratch.get<float>(Scratch::kExpertLogits, m * experts);
   matmul(ws, rows, x, *weights.router, logits);
   if (weights.router_bias != nullptr) {

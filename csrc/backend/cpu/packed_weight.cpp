@@ -407,7 +407,8 @@ void CpuWeight::pack_group(std::size_t group, std::size_t matrix) {
   std::uint8_t* out = packed_.get() + (matrix * groups() + group) * group_bytes_;
   if (rows < kGroupRows) std::memset(out, 0, group_bytes_);
   const auto pack = [&](auto block) {
-    pack_rows<decltype(block)>(source_row(matrix * rows_ + first), row_bytes_, rows, blocks(), *layout_, out);
+    pack_rows<decltype(block)>(source_row(matrix * rows_ + first), row_bytes_, rows, blocks(),
+                               *layout_, out);
   };
   switch (dtype_) {
     case DType::kF32:

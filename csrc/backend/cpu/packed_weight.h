@@ -36,9 +36,9 @@ const PackedLayout* packed_layout(DType dtype);
 
 class CpuWeight final : public Weight {
  public:
-  // Repacks `source` [N, K], or a stack [X, N, K], into memory of `arena` with the pool's threads, unless it is only
-  // looked up. The mapping must outlive the weight; what has been repacked is given back page by
-  // page, so that file and packed form are never in memory together.
+  // Repacks `source` [N, K], or a stack [X, N, K], into memory of `arena` with the pool's threads,
+  // unless it is only looked up. The mapping must outlive the weight; what has been repacked is
+  // given back page by page, so that file and packed form are never in memory together.
   CpuWeight(const TensorView& source, WeightUse use, Arena& arena, ThreadPool& pool);
 
   DType dtype() const override { return dtype_; }

@@ -43,7 +43,8 @@ void CudaBackend::run_mlp(CudaWorkspace& ws, std::int32_t rows, const float* x,
   float* up = ws.get<float>(Area::kUp, static_cast<std::size_t>(count));  // [M, F]
   const auto add = [&](const float* bias, int cols, float* to) {
     if (bias == nullptr) return;
-    queue_add_bias(ws.stream(), rows, cols, to, part_of(bias, matrix, static_cast<std::size_t>(cols)));
+    queue_add_bias(ws.stream(), rows, cols, to,
+                   part_of(bias, matrix, static_cast<std::size_t>(cols)));
   };
   matmul(ws, rows, x, up_weight, up);
   add(weights.up_bias, ffn, up);
@@ -66,8 +67,8 @@ void CudaBackend::expert_mlp(Workspace& workspace, std::int32_t rows, const floa
   if (rows <= 0) return;
   const auto m = static_cast<std::size_t>(rows), used = static_cast<std::size_t>(weights.used);
   const std::size_t experts = weights.router->rows(), width = weights.router->cols();
-  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used,
-                " of ", experts, " experts, weights of ", weights.mlp.up->matrices());
+  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used, " of ",
+                experts, " experts, weights of ", weights.mlp.up->matrices());
   float* logits = ws.get<float>(Area::kExpertLogits, m * experts);
   matmul(ws, rows, x, *weights.router, logits);
   if (weights.router_bias != nullptr) {
@@ -84,8 +85,8 @@ void CudaBackend::expert_mlp(Workspace& workspace, std::int32_t rows, const floa
   queue_copy_to_device(ws.stream(), slots, turns.slots.data(), turns.slots.size() * sizeof(int));
   float* input = ws.get<float>(Area::kExpertInput, m * used * width);
   float* output = ws.get<float>(Area::kExpertOutput, m * used * width);
-  queue_scatter_rows(ws.stream(), static_cast<int>(m * used), weights.used,
-                     static_cast<int>(width), x, slots, input);
+  queue_scatter_rows(ws.stream(), static_cast<int>(m * used), weights.used, static_cast<int>(width),
+                     x, slots, input);
   std::size_t first = 0;
   for (std::size_t e = 0; e < experts; ++e) {
     if (turns.counts[e] == 0) continue;

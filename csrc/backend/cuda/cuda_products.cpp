@@ -149,8 +149,8 @@ void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float
                             const MlpWeights& weights, float* out) const {
   CudaWorkspace& ws = use(workspace);
   if (rows <= 0) return;
-  const bool biased = weights.gate_bias != nullptr || weights.up_bias != nullptr ||
-                      weights.down_bias != nullptr;
+  const bool biased =
+      weights.gate_bias != nullptr || weights.up_bias != nullptr || weights.down_bias != nullptr;
   if (weights.activation != Activation::kSilu || weights.gate == nullptr || biased) {
     return run_mlp(ws, rows, x, weights, 0, out);
   }

@@ -58,8 +58,8 @@ std::vector<double> run_mlp(std::size_t rows, const float* x, const MlpWeights& 
 
 }  // namespace
 
-void RefBackend::gated_mlp(Workspace&, std::int32_t rows, const float* x,
-                           const MlpWeights& weights, float* out) const {
+void RefBackend::gated_mlp(Workspace&, std::int32_t rows, const float* x, const MlpWeights& weights,
+                           float* out) const {
   const std::vector<double> result = run_mlp(static_cast<std::size_t>(rows), x, weights, 0);
   for (std::size_t i = 0; i < result.size(); ++i) out[i] = static_cast<float>(result[i]);
 }
@@ -68,8 +68,8 @@ void RefBackend::expert_mlp(Workspace&, std::int32_t rows, const float* x,
                             const ExpertWeights& weights, float* out) const {
   const auto m = static_cast<std::size_t>(rows), used = static_cast<std::size_t>(weights.used);
   const std::size_t experts = weights.router->rows(), width = weights.router->cols();
-  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used,
-                " of ", experts, " experts, weights of ", weights.mlp.up->matrices());
+  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used, " of ",
+                experts, " experts, weights of ", weights.mlp.up->matrices());
   const std::vector<double> scores = ref_product(m, x, *weights.router, weights.router_bias);
   std::vector<float> logits(experts), share(used);
   std::vector<std::int32_t> ids(used);

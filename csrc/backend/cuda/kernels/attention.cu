@@ -184,7 +184,8 @@ __device__ __forceinline__ void weighted_values(const AttentionSegment& s, const
     const float value = Row::load(values + static_cast<std::int64_t>(at) * s.row_bytes, d);
 #pragma unroll
     for (int i = 0; i < kQueries; ++i) {
-      if (t >= seen[i].begin && t < seen[i].end) acc[i] = fmaf(tile.weights[begin + i][t], value, acc[i]);
+      if (t >= seen[i].begin && t < seen[i].end)
+        acc[i] = fmaf(tile.weights[begin + i][t], value, acc[i]);
     }
   }
 }
@@ -278,7 +279,8 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   for (int query = 0; query < tile.count; ++query) {
     float* out = s.out + query_index(s, tile, query) * s.head_dim;
     const int head = tile.kv_head * group + (tile.first + query) % group;
-    for (int d = thread; d < s.head_dim; d += kThreads) out[d] = finish(s, head, state[query], out[d]);
+    for (int d = thread; d < s.head_dim; d += kThreads)
+      out[d] = finish(s, head, state[query], out[d]);
   }
 }
 

@@ -1,5 +1,5 @@
-// What some architectures have beside the operations of rows.cu: other norms and activations, biases,
-// caps, and the routing of a mixture of experts.
+// What some architectures have beside the operations of rows.cu: other norms and activations,
+// biases, caps, and the routing of a mixture of experts.
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/launch.h"
 #include "backend/expert_rule.h"
@@ -19,11 +19,10 @@ Grid grid_for(std::int64_t count) {
   return {blocks_for(static_cast<std::size_t>(count), kThreads)};
 }
 
-// out[k] = ((x[k] - mean) * inv) * gain[k] + bias[k]. Both sums run on 16 lanes, lane j taking k = j
-// mod 16 in order. grid: rows
-__global__ void __launch_bounds__(kThreads)
-    layer_norm(int cols, const float* x, const float* gain, const float* bias, float eps,
-               float* out) {
+// out[k] = ((x[k] - mean) * inv) * gain[k] + bias[k]. Both sums run on 16 lanes, lane j taking k =
+// j mod 16 in order. grid: rows
+__global__ void __launch_bounds__(kThreads) layer_norm(int cols, const float* x, const float* gain,
+                                                       const float* bias, float eps, float* out) {
   SPECDEC_SHARED(float, shared, [2]);
   const int thread = static_cast<int>(threadIdx.x);
   x += static_cast<std::size_t>(blockIdx.x) * cols;
@@ -108,8 +107,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // One thread per row: a few hundred comparisons beside products of megabytes.
 __global__ void __launch_bounds__(kWarpLanes)
-    choose(int rows, int experts, int used, bool softmax_of_used, float scale,
-           const float* logits, int* ids, float* weights) {
+    choose(int rows, int experts, int used, bool softmax_of_used, float scale, const float* logits,
+           int* ids, float* weights) {
   const int row = static_cast<int>(blockIdx.x) * kWarpLanes + static_cast<int>(threadIdx.x);
   if (row >= rows) return;
   const std::size_t at = static_cast<std::size_t>(row) * used;

@@ -140,7 +140,7 @@ struct AttentionSegment {
   int window = 0;                // positions that a row sees, 0: all
   float score_cap = 0.0f;        // 0: none
   const float* sinks = nullptr;  // [H], or null
-  int chunks = 0;             // of the longest row
+  int chunks = 0;                // of the longest row
   float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
                               // sees all chunks of its rows
 };
