@@ -95,7 +95,10 @@ void observe(Controller& self, std::int32_t width, std::int32_t depth, double pa
 
 void bind_controller(py::module_& m) {
   py::class_<Controller>(m, "Controller")
-      .def(py::init<>())
+      .def(py::init([](double expert_share, double experts, double used) {
+             return std::make_unique<Controller>(ReadGrowth{expert_share, experts, used});
+           }),
+           py::arg("expert_share") = 0.0, py::arg("experts") = 1.0, py::arg("used") = 1.0)
       .def(
           "begin",
           [](Controller& self,

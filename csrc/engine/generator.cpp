@@ -2,9 +2,31 @@
 
 #include <algorithm>
 
+#include "backend/profiling_backend.h"
 #include "core/error.h"
 
 namespace specdec {
+namespace {
+
+ReadGrowth read_growth(const Model& model) {
+  ReadGrowth growth;
+  double routed_bytes = 0.0, bytes = 0.0;
+  model.visit_reads([&](const Weight& weight, double times, bool routed) {
+    const double read = times * stored_bytes(weight);
+    bytes += read;
+    if (routed) routed_bytes += read;
+  });
+  if (routed_bytes == 0.0) return growth;
+  growth.expert_share = routed_bytes / bytes;
+  growth.experts = model.config().experts.count;
+  growth.used = model.config().experts.used;
+  return growth;
+}
+
+}  // namespace
+
+Generator::Generator(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type)
+    : session_(std::move(model), n_ctx, kv_type), controller_(read_growth(session_.model())) {}
 
 Generator::Busy::Busy(std::atomic<bool>& flag) : flag_(flag) {
   if (flag_.exchange(true)) {

@@ -20,8 +20,7 @@ struct MemoryUse {
 
 class Generator {
  public:
-  Generator(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type)
-      : session_(std::move(model), n_ctx, kv_type) {}
+  Generator(std::shared_ptr<const Model> model, std::int32_t n_ctx, DType kv_type);
 
   // Starts a request, ending the one before it. Throws BusyError if another thread is in a call.
   void begin(std::vector<std::shared_ptr<Drafter>> drafters, std::span<const TokenId> prompt,

@@ -125,7 +125,7 @@ double PassTimer::time_prefill(std::int32_t tokens, std::int32_t chunk) {
 
 std::vector<TypeTotals> PassTimer::weight_totals() const {
   std::vector<TypeTotals> totals;
-  const auto count = [&](const Weight& weight, double times) {
+  state_.model().visit_reads([&](const Weight& weight, double times, bool) {
     const std::string type(dtype_info(weight.dtype()).name);
     auto found = std::find_if(totals.begin(), totals.end(),
                               [&](const TypeTotals& one) { return one.type == type; });
@@ -133,20 +133,7 @@ std::vector<TypeTotals> PassTimer::weight_totals() const {
     found->bytes += times * stored_bytes(weight);
     found->multiply_adds +=
         times * static_cast<double>(weight.rows()) * static_cast<double>(weight.cols());
-  };
-  for (const LayerWeights& layer : state_.model().layers()) {
-    // A pass of one token reads of a mixture's experts those that the token goes to.
-    const double used = layer.router ? state_.model().config().experts.used : 1.0;
-    for (const auto* weight : {&layer.mlp.gate, &layer.mlp.up, &layer.mlp.down}) {
-      if (*weight) count(**weight, used);
-    }
-    for (const auto* weight :
-         {&layer.attn_q, &layer.attn_k, &layer.attn_v, &layer.attn_output, &layer.router,
-          &layer.shared_gate, &layer.shared.gate, &layer.shared.up, &layer.shared.down}) {
-      if (*weight) count(**weight, 1.0);
-    }
-  }
-  count(state_.model().output(), 1.0);
+  });
   return totals;
 }
 

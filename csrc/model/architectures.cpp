@@ -68,12 +68,8 @@ void read_olmo2(const KeyReader&, ModelConfig& config) {
 
 void read_gpt_oss(const KeyReader&, ModelConfig& config) { config.rope.yarn_whole_pairs = false; }
 
-// Ministral 3: YaRN without a change of magnitude unless the file says so, and queries that grow
-// with the logarithm of the position.
+// Ministral 3: queries grow with the logarithm of the position.
 void read_mistral3(const KeyReader& keys, ModelConfig& config) {
-  if (!keys.metadata().find(keys.key("rope.scaling.yarn_log_multiplier"))) {
-    config.rope.log_multiplier = 1.0;
-  }
   config.query_growth = keys.number_or("attention.temperature_scale", 0.0, 0.0, 1e3);
   config.query_growth_length =
       keys.dim_or("attention.temperature_length", config.rope.original_context);

@@ -158,6 +158,21 @@ std::shared_ptr<const Model> Model::load(const std::string& path,
   return model;
 }
 
+void Model::visit_reads(const ReadVisitor& visit) const {
+  for (const LayerWeights& layer : layers_) {
+    const bool routed = layer.router != nullptr;
+    for (const auto* weight : {&layer.mlp.gate, &layer.mlp.up, &layer.mlp.down}) {
+      if (*weight) visit(**weight, routed ? config_.experts.used : 1.0, routed);
+    }
+    for (const auto* weight :
+         {&layer.attn_q, &layer.attn_k, &layer.attn_v, &layer.attn_output, &layer.router,
+          &layer.shared_gate, &layer.shared.gate, &layer.shared.up, &layer.shared.down}) {
+      if (*weight) visit(**weight, 1.0, false);
+    }
+  }
+  visit(*output_, 1.0, false);
+}
+
 std::size_t Model::weight_bytes() const {
   std::size_t sum = token_embedding_->bytes() + output_norm_.bytes();
   if (output_ != token_embedding_) sum += output_->bytes();

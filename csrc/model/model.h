@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,6 +78,11 @@ class Model {
   const Weight& token_embedding() const { return *token_embedding_; }  // [V, E]
   const Weight& output() const { return *output_; }  // [V, E]; the embedding where the head is tied
   const Norm& output_norm() const { return output_norm_; }
+  // The weights that a pass of one token multiplies by, and how often: `routed` ones, the stacks of
+  // a mixture, as often as a token has experts.
+  using ReadVisitor = std::function<void(const Weight& weight, double times, bool routed)>;
+  void visit_reads(const ReadVisitor& visit) const;
+
   std::size_t weight_bytes()
       const;  // memory of the weights: the file's own bytes where not repacked
 

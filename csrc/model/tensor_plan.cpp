@@ -22,6 +22,12 @@ bool is_derived(std::string_view name) {
   return name.ends_with(".rot_embd") || name.ends_with("attn_rot_embd.weight");
 }
 
+// A vector may be stored as a matrix of one row.
+bool same_shape(const std::vector<std::size_t>& found, const std::vector<std::size_t>& expected) {
+  if (expected.size() != 1 || found.size() != 2) return found == expected;
+  return found[0] == 1 && found[1] == expected[0];
+}
+
 void check_tensor(const ExpectedTensor& expected, const std::string& what, const GgufFile& file) {
   const TensorInfo* info = file.find_tensor(expected.name);
   if (info == nullptr) {
@@ -29,7 +35,7 @@ void check_tensor(const ExpectedTensor& expected, const std::string& what, const
     throw GgufError(str("tensor ", quoted(expected.name),
                         " is missing: the file is incomplete or not a plain ", what, " model"));
   }
-  if (info->shape != expected.shape) {
+  if (!same_shape(info->shape, expected.shape)) {
     throw GgufError(str("tensor ", quoted(info->name), " has shape ", shape_text(info->shape),
                         ", expected ", shape_text(expected.shape),
                         " from the metadata: the file is damaged or not a plain ", what, " model"));

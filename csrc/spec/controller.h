@@ -71,6 +71,8 @@ struct RoundOutcome {
 
 class Controller {
  public:
+  explicit Controller(const ReadGrowth& reads = {}) : costs_(reads) {}
+
   // A request begins. What is known of costs and drafters stays.
   void begin(std::vector<DrafterTraits> drafters);
 

@@ -1,6 +1,7 @@
 #include "spec/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace specdec {
 namespace {
@@ -17,6 +18,11 @@ constexpr double kDepthDecay = 0.998;
 constexpr double kLeastDepthSpread = 128.0;  // standard deviation, in positions
 
 }  // namespace
+
+double ReadGrowth::of(double width) const {
+  const double missed = std::pow(1.0 - used / experts, width);  // experts that no row chooses
+  return 1.0 + expert_share * (experts * (1.0 - missed) / used - 1.0);
+}
 
 void RunningMedian::add(double sample) {
   if (samples_.size() < size_) {
@@ -42,7 +48,7 @@ double RunningMedian::value_or(double expected) const {
   return middle(std::move(samples));
 }
 
-CostModel::CostModel() {
+CostModel::CostModel(const ReadGrowth& reads) : reads_(reads) {
   for (const std::int32_t widest : {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 128}) {
     buckets_.push_back(Bucket{widest});
   }
@@ -90,7 +96,7 @@ double CostModel::plain_ms(std::int32_t depth) const {
 }
 
 double CostModel::bucket_ratio(const Bucket& bucket, bool hopeful) const {
-  const double prior = 1.0 + kBelievedSlope * (bucket.width.value() - 1.0);
+  const double prior = 1.0 + growth(1.0, bucket.width.value(), false);
   const double believed = std::max(1.0, bucket.ratio.value_or(prior));
   if (!hopeful) return believed;
   const bool sure = bucket.ratio.count() >= kFewSamples && passes_seen_ - bucket.last < kOldPasses;
@@ -117,15 +123,20 @@ double CostModel::ratio(double width, bool hopeful) const {
       // Nothing of this width was measured: a step may lie beyond it.
       const bool gap = i > 0 && width <= buckets_[i - 1].widest;
       if (!hopeful || !gap) return between;
-      return std::min(between, low_ratio + kHopedSlope * (width - low_width));
+      return std::min(between, low_ratio + growth(low_width, width, true));
     }
     low_width = high_width;
     low_ratio = high_ratio;
   }
   const bool measured = low_width > 1.0;
-  double slope = hopeful ? kHopedSlope : kBelievedSlope;
-  if (measured) slope = (low_ratio - 1.0) / (low_width - 1.0);
-  return low_ratio + slope * (width - low_width);
+  if (!measured) return low_ratio + growth(low_width, width, hopeful);
+  return low_ratio + (low_ratio - 1.0) / (low_width - 1.0) * (width - low_width);
+}
+
+double CostModel::growth(double from, double to, bool hopeful) const {
+  const double by_rows = (hopeful ? kHopedSlope : kBelievedSlope) * (to - from);
+  const double by_reads = (hopeful ? kHopeFew : 1.0) * (reads_.of(to) - reads_.of(from));
+  return std::max(by_rows, by_reads);
 }
 
 double CostModel::at_depth(double ratio, std::int32_t width, std::int32_t depth) const {

@@ -12,6 +12,17 @@
 
 namespace specdec {
 
+// How the bytes that a pass reads grow with its rows: more rows of a mixture of experts choose more
+// experts.
+struct ReadGrowth {
+  double expert_share = 0.0;         // of the bytes of a one-row pass: those of routed experts
+  double experts = 1.0, used = 1.0;  // of each row
+
+  // The bytes of a pass of `width` rows by those of one, if rows chose their experts independently:
+  // neighbours agree more than that, so it is an upper bound in the mean.
+  double of(double width) const;
+};
+
 // The median of the last few samples: one disturbed measurement moves nothing.
 class RunningMedian {
  public:
@@ -34,7 +45,7 @@ class RunningMedian {
 
 class CostModel {
  public:
-  CostModel();
+  explicit CostModel(const ReadGrowth& reads = {});
 
   // A pass of `width` rows (the pending token and width - 1 drafted ones) with `depth` cached
   // positions before it.
@@ -65,8 +76,11 @@ class CostModel {
   void learn_depth(std::int32_t depth, double ms);
   double ratio(double width, bool hopeful) const;
   double bucket_ratio(const Bucket& bucket, bool hopeful) const;
+  // What a pass of `to` rows may cost more than one of `from`, before it is measured.
+  double growth(double from, double to, bool hopeful) const;
   double at_depth(double ratio, std::int32_t width, std::int32_t depth) const;
 
+  ReadGrowth reads_;
   RunningMedian plain_{25};  // of passes of one row, without the share of the depth
   std::vector<Bucket> buckets_;
   double depth_slope_ = 0.0;  // ms per row and cached position

@@ -218,7 +218,15 @@ class _Facts:
 
     def scratch_bytes(self) -> int:
         """Activations of a full prefill pass, and logits of a verify pass."""
-        width, ffn = self.needed("embedding_length"), self.needed("feed_forward_length")
+        width = self.needed("embedding_length")
+        used, expert_ffn = (
+            self.number("expert_used_count"),
+            self.number("expert_feed_forward_length"),
+        )
+        if used and self.number("expert_count"):  # rows by expert, and what experts make of them
+            ffn = used * (2 * width + (expert_ffn or self.needed("feed_forward_length")))
+        else:
+            ffn = self.needed("feed_forward_length")
         attention = self.needed("attention.head_count") * (self.head_dim or 0)
         row = 3 * width + 2 * attention + ffn + (self.head_dim or 0)
         return 4 * (PREFILL_CHUNK * row + _VERIFY_ROWS * (self.vocab_size or 0))

@@ -20,102 +20,12 @@
 #include "backend/cpu_info.h"
 #include "core/dequantize.h"
 #include "core/half.h"
+#include "digest_support.h"
 
 namespace {
 
 using namespace specdec;
-using Floats = std::vector<float>;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-// SplitMix64.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t bits() {
-    std::uint64_t z = state_ += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  // About normal with variance 1: the sum of three uniform numbers in (-1, 1), on a grid of 2^-20.
-  float normal() {
-    std::int32_t sum = 0;
-    for (int i = 0; i < 3; ++i) sum += static_cast<std::int32_t>(bits() >> 43) - (1 << 20);
-    return static_cast<float>(sum) * 0x1p-20f;
-  }
-  Floats normals(std::size_t count, float scale = 1.0f) {
-    Floats out(count);
-    for (float& x : out) x = normal() * scale;
-    return out;
-  }
-
- private:
-  std::uint64_t state_;
-};
-
-// FNV-1a. All NaNs count as one: their bits differ between architectures.
-class Digest {
- public:
-  void add_bytes(const void* data, std::size_t bytes) {
-    const auto* p = static_cast<const unsigned char*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ p[i]) * 0x100000001B3u;
-  }
-  void add(std::uint64_t value) { add_bytes(&value, sizeof(value)); }
-  void add(const Floats& values) {
-    for (const float x : values) add(std::isnan(x) ? 0x7fc00000u : float_to_bits(x));
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 0xCBF29CE484222325u;
-};
-
-// A weight matrix [rows, cols] as it lies in a file.
-struct RawWeight {
-  DType dtype;
-  std::size_t rows, cols;
-  std::vector<std::byte> data;
-
-  TensorView view() const { return {"weight", dtype, {rows, cols}, data.data(), data.size()}; }
-};
-
-// Whether a block stands for numbers of which a row's sum is finite.
-bool is_ordinary(DType dtype, const std::byte* block) {
-  Floats values(dtype_info(dtype).block_size);
-  dequantize_row(dtype, block, values.data(), values.size());
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::fabs(x) < 1000.0f; });
-}
-
-// Random bytes, or ordinary numbers in the even rows of float types. `fill` >= 0: that byte
-// wherever the block stays ordinary, for the largest and smallest weights and scales.
-RawWeight make_weight(DType dtype, std::size_t rows, std::size_t cols, Random& random,
-                      int fill = -1) {
-  const DTypeInfo& info = dtype_info(dtype);
-  RawWeight out{dtype, rows, cols, std::vector<std::byte>(rows * row_bytes(dtype, cols))};
-  const std::size_t row_blocks = cols / info.block_size;
-  for (std::size_t i = 0; i < rows * row_blocks; ++i) {
-    std::byte* block = out.data.data() + i * info.block_bytes;
-    if (info.block_size == 1 && i / row_blocks % 2 == 0) {
-      const float x = random.normal();
-      const std::uint32_t bits = float_to_bits(x);
-      const std::uint16_t half =
-          dtype == DType::kF16 ? float_to_half(x) : static_cast<std::uint16_t>(bits >> 16);
-      if (dtype == DType::kF32) std::memcpy(block, &bits, sizeof(bits));
-      if (dtype != DType::kF32) std::memcpy(block, &half, sizeof(half));
-      continue;
-    }
-    do {
-      for (std::size_t b = 0; b < info.block_bytes; ++b) block[b] = std::byte(random.bits() >> 56);
-    } while (!is_ordinary(dtype, block));
-    for (std::size_t b = 0; fill >= 0 && b < info.block_bytes; ++b) {
-      const std::byte old = std::exchange(block[b], std::byte(fill));
-      if (!is_ordinary(dtype, block)) block[b] = old;
-    }
-  }
-  return out;
-}
+using namespace specdec::digest;
 
 using Note = std::function<void(const std::string& operation, const Digest& digest)>;
 
@@ -139,6 +49,7 @@ class Suite {
       for (const int dim : {12, 64, 80, 128}) attention(kind, dim);
     }
     for (const int dim : {32, 64, 96, 128}) attention(DType::kQ8_0, dim);
+    features();
     sampling();
   }
 
@@ -243,6 +154,51 @@ class Suite {
         digest.add(out);
       }
       note_("gated_mlp " + std::string(dtype_info(types[0]).name), digest);
+    }
+  }
+
+  // The operations that only some architectures have.
+  void features() {
+    Random random(106);
+    for (const int k : {5, 64, 93}) {
+      const auto count = static_cast<std::size_t>(5 * k);
+      Floats x = random.normals(count, 3.0f), out(count);
+      const Floats gain = random.normals(static_cast<std::size_t>(k)), gate = random.normals(5);
+      Digest digest;
+      cpu_.layer_norm(*ws_, 5, k, x.data(), gain.data(), gain.data(), 1e-5f, out.data());
+      digest.add(out);
+      cpu_.add_gated(*ws_, 5, k, x.data(), out.data(), gate.data());
+      cpu_.add_bias(*ws_, 5, k, x.data(), gain.data());
+      cpu_.scale(*ws_, 5 * k, x.data(), 0.7f);
+      cpu_.scale_rows(*ws_, 5, k, x.data(), gate.data());
+      digest.add(x);
+      cpu_.soft_cap(*ws_, 5 * k, x.data(), 0.5f);
+      digest.add(x);
+      note_("layer_norm, soft_cap " + std::to_string(k), digest);
+    }
+    const RawWeight router = make_weight(DType::kF32, 5, 64, random);
+    RawWeight stacks[3] = {make_weight(DType::kQ8_0, 5 * 96, 64, random),
+                           make_weight(DType::kMXFP4, 5 * 96, 64, random),
+                           make_weight(DType::kQ4_0, 5 * 64, 96, random)};
+    for (RawWeight& stack : stacks) stack.matrices = 5;
+    const auto r = load(router), g = load(stacks[0]), u = load(stacks[1]), d = load(stacks[2]);
+    const Floats bias = random.normals(5 * 96);
+    for (const auto activation :
+         {Activation::kSilu, Activation::kGelu, Activation::kClampedSwiglu}) {
+      Digest digest;
+      for (std::size_t width : {1u, 13u}) {
+        const Floats x = random.normals(width * 64);
+        Floats out(x.size());
+        const MlpWeights mlp{g.get(),     u.get(),     d.get(),    activation,
+                             bias.data(), bias.data(), bias.data()};
+        cpu_.expert_mlp(*ws_, static_cast<std::int32_t>(width), x.data(),
+                        {r.get(), bias.data(), mlp, 2, true}, out.data());
+        digest.add(out);
+        const MlpWeights plain{nullptr, u.get(), d.get(), Activation::kGelu};
+        cpu_.gated_mlp(*ws_, static_cast<std::int32_t>(width), x.data(), plain, out.data());
+        digest.add(out);
+      }
+      note_("expert_mlp " + std::to_string(static_cast<int>(activation)), digest);
     }
   }
 
@@ -354,9 +310,12 @@ class Suite {
     Cache cache(kind, dim, 256);
     cache.fill(random);
     const std::vector<std::int32_t> tree = {-1, -1, 0, 1, 1, 4, 2, 5, 7, 8, 8}, one = {-1};
-    const AttentionShape shape{6, 2, dim, 0, RopeLayout::kHalves, 0.3f};
+    const Floats sinks = random.normals(6);
+    const AttentionShape plain{6, 2, dim, 0, RopeLayout::kHalves, 0.3f};
+    const AttentionShape local{6, 2, dim, 0, RopeLayout::kHalves, 0.3f, 37, 2.0f, sinks.data()};
     Digest digest;
-    for (const auto& parents : {tree, one}) {
+    for (const auto& [shape, parents] :
+         {std::pair{plain, tree}, {plain, one}, {local, tree}, {local, one}}) {
       for (const int base : {0, 61, 64, 200}) {
         const Segment segment = segment_of(cache, base, parents);
         Pass pass;

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import specdec_native as sd
+from make_tiny_heads import make_eagle3, make_medusa
 from make_tiny_model import cut_layers
 from model_families import FAMILIES, architecture_name
 from specdec_native import _core
@@ -120,3 +121,29 @@ def test_what_is_not_supported_is_refused(
 def test_a_missing_tensor_is_named(make_model: ModelFactory, family: str, tensor: str) -> None:
     with pytest.raises(sd.GgufError, match=r"tensor 'blk\.\d\..*' is missing"):
         load(make_model(family=family, omit_tensors=tensor))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "starcoder2", "olmo2", "gpt-oss"])
+def test_heads_draft_for_any_architecture(
+    make_model: ModelFactory, tmp_path: Path, family: str
+) -> None:
+    """Layer norms, caps and post norms in the target; random heads guess badly but harm nothing."""
+    path = make_model(family=family, dtype="q8_0", seed=3, layers=4, tied=False)
+    target = load(path)
+    medusa = make_medusa(tmp_path / "medusa", heads=3, shared=True)
+    eagle = make_eagle3(tmp_path / "eagle")
+    files = [tmp_path / "medusa.gguf", tmp_path / "eagle.gguf"]
+    for folder, out in zip((medusa, eagle), files, strict=True):
+        sd.convert(folder, out, "f32", target=path, progress=False)
+    heads = _core.MedusaHeads.load(str(files[0]), target)
+    head = _core.EagleHead.load(str(files[1]), target)
+    for mode in MODES.values():
+        fields = {**mode, "max_tokens": 32}
+        plain = run(target, prompts()[1], **fields)
+        for drafter in (
+            _core.MedusaDrafter(heads, [[0], [0, 0], [1]]),
+            _core.EagleDrafter(head, 512, "f16", 3),
+        ):
+            drafted = run(target, prompts()[1], [drafter], **fields)
+            assert drafted.tokens == plain.tokens
+            assert drafted.stats["drafted"] > 0

@@ -161,3 +161,17 @@ def test_one_disturbed_measurement_moves_nothing() -> None:
     assert controller.plain_ms(100) == 2.0
     controller.observe(3, 100, 300.0, False, 1, [], False)
     assert controller.passes(3, 100) < 3.0
+
+
+def test_a_mixture_is_expected_to_read_more_experts() -> None:
+    """Before any measurement: 16 rows of 8 of 128 experts read 64 % of them, 10 times one row's."""
+    dense, mixture = _core.testing.Controller(), _core.testing.Controller(0.95, 128, 8)
+    assert dense.passes(1, 0) == mixture.passes(1, 0) == 1.0
+    read = 16 * (1 - (1 - 8 / 128) ** 16)
+    assert mixture.passes(16, 0) == pytest.approx(1 + 0.95 * (read - 1))
+    assert dense.passes(16, 0) == pytest.approx(1 + 0.57 * 15)
+    # What was measured counts for more than what was expected.
+    for _ in range(8):
+        mixture.observe(1, 0, 10.0, False, 1, [], False)
+        mixture.observe(16, 0, 30.0, False, 1, [], False)
+    assert mixture.passes(16, 0) == pytest.approx(3.0, rel=0.1)
