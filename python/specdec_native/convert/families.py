@@ -161,6 +161,10 @@ def _gemma3(config: ConfigView) -> dict[str, Any]:
         raise ConvertError(f"{config.path}: key 'sliding_window_pattern' is not 6")
     if "attn_logit_softcapping" in config:
         raise ConvertError(f"{config.path}: key 'attn_logit_softcapping' is not of this family")
+    if config.flag("use_bidirectional_attention", False):
+        raise ConvertError(
+            f"{config.path}: key 'use_bidirectional_attention' is true: this model generates no text"
+        )
     values = {**_window(config), **_attention_scale(config)}
     if "final_logit_softcapping" in config:
         values["final_logit_softcapping"] = config.number("final_logit_softcapping")
