@@ -75,7 +75,7 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
         r"key 'layer_types' is not that each",
     ),
     ("gemma3", {"sliding_window_pattern": 3}, None, r"key 'sliding_window_pattern' is not 6"),
-    ("gemma3", {"use_bidirectional_attention": True}, None, r"this model generates no text"),
+    ("gemma3", {"use_bidirectional_attention": True}, None, r"is true: it generates no text"),
     ("smollm3", {"no_rope_layers": [1] * 4}, None, r"key 'no_rope_layers' is not that each fourth"),
     ("gpt-oss", {"swiglu_limit": 5.0}, None, r"key 'swiglu_limit' is not 7"),
     (

@@ -163,7 +163,7 @@ def _gemma3(config: ConfigView) -> dict[str, Any]:
         raise ConvertError(f"{config.path}: key 'attn_logit_softcapping' is not of this family")
     if config.flag("use_bidirectional_attention", False):
         raise ConvertError(
-            f"{config.path}: key 'use_bidirectional_attention' is true: this model generates no text"
+            f"{config.path}: key 'use_bidirectional_attention' is true: it generates no text"
         )
     values = {**_window(config), **_attention_scale(config)}
     if "final_logit_softcapping" in config:
