@@ -19,7 +19,6 @@ from model_families import FAMILIES
 SCRIPT = """
 import hashlib, json, sys
 import specdec_native as sd
-from model_families import FAMILIES
 out = {"active": sd.cpu_info().active}
 for path in sys.argv[1:]:
     with sd.Generator(path, draft="ngram", n_ctx=256, progress=False) as gen:
