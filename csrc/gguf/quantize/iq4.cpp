@@ -189,7 +189,14 @@ Iq4Super fit_iq4_super(const float* x, W w) {
 template <typename W>
 Iq4NlBlock encode_iq4_nl(const float* x, W w) {
   Iq4NlBlock block = {};
-  block.d = step_half(fit_iq4_step(x, w));
+  float emphasised[kBlock];
+  emphasise_large<kBlock>(x, w, emphasised);
+  const float fitted = fit_iq4_step(x, emphasised);
+  float xq = 0;
+  for (std::size_t i = 0; i < kBlock; ++i) {
+    xq += w[i] * x[i] * kIq4Table[place(kIq4Thresholds, x[i] * inverse_of(fitted))];
+  }
+  block.d = step_half(unshrunk(fitted, square_sum<kBlock>(x, w), xq));
   std::uint8_t q[kBlock];
   assign_places(x, half_to_float(block.d), kIq4Thresholds, q);
   pack_nibbles(q, block.qs);

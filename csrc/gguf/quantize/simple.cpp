@@ -33,10 +33,12 @@ int nearest_half_away(float v) {
   return v < 0 ? -rounded : rounded;
 }
 
-// Stored numbers u [32] = q + bias; returns the scale.
+// Stored numbers u [32] = q + bias; returns the scale. fitted: the step found by a search.
 template <typename W>
-HalfBits encode_symmetric(const float* x, W w, Range range, Grid grid, int bias, std::int8_t* u) {
-  const HalfBits d = step_half(fit_step<kBlock>(x, w, range, grid));
+HalfBits encode_symmetric(const float* x, W w, float fitted, Range range, int bias,
+                          std::int8_t* u) {
+  const float xq = moments<kBlock>(x, w, inverse_of(fitted), 0, range).xq;
+  const HalfBits d = step_half(unshrunk(fitted, square_sum<kBlock>(x, w), xq));
   assign<kBlock>(x, half_to_float(d), 0, range, u);
   for (std::size_t i = 0; i < kBlock; ++i) u[i] = static_cast<std::int8_t>(u[i] + bias);
   return d;
@@ -60,7 +62,11 @@ void quantize_row_q4_0(const float* src, std::byte* dst, std::size_t n, const fl
   encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ4_0 block;
-    block.d = encode_symmetric(x, w, {-8, 7}, {0.65f, 1.15f, 21}, 8, u);
+    float emphasised[kBlock];
+    emphasise_large<kBlock>(x, w, emphasised);
+    const Range range = {-8, 7};
+    const float step = fit_step<kBlock>(x, emphasised, range, {0.65f, 1.15f, 21});
+    block.d = encode_symmetric(x, w, step, range, 8, u);
     pack_nibbles(u, block.qs);
     return block;
   });
@@ -82,7 +88,9 @@ void quantize_row_q5_0(const float* src, std::byte* dst, std::size_t n, const fl
   encode_row<kBlock>(src, dst, n, weights, [](const float* x, auto w) {
     std::int8_t u[kBlock];
     BlockQ5_0 block;
-    block.d = encode_symmetric(x, w, {-16, 15}, {0.8f, 1.06f, 21}, 16, u);
+    const Range range = {-16, 15};
+    const float step = fit_step<kBlock>(x, w, range, {0.8f, 1.06f, 21});
+    block.d = encode_symmetric(x, w, step, range, 16, u);
     pack_nibbles(u, block.qs);
     pack_fifth_bits(u, block.qh);
     return block;
