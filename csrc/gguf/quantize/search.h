@@ -143,16 +143,19 @@ float largest(const float* x) {
   return top;
 }
 
+// By how much a step must be better than those tried before: rounding must not decide.
+inline constexpr float kBetter = 1.0f + 2e-6f;
+
 // The step (of either sign) whose symmetric quantisation leaves the smallest error; 0 for a block
 // of zeros. Both ends of the range are tried as the place of the largest value.
 template <std::size_t N, typename W>
 float fit_step(const float* x, W w, Range range, Grid grid) {
   const float top = largest<N>(x);
   if (std::fabs(top) < kSmallest) return 0;
-  float best = -1, step = top / range.lo;
+  float best = 0, step = top / range.lo;
   const auto consider = [&](float inverse) {
     const Moments m = moments<N>(x, w, inverse, 0, range);
-    if (m.qq > 0 && m.xq * m.xq > best * m.qq) {
+    if (m.qq > 0 && m.xq * m.xq > best * kBetter * m.qq) {
       best = m.xq * m.xq / m.qq;  // by how much the squared error is below that of all zeros
       step = m.xq / m.qq;
     }
