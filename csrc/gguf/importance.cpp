@@ -1,5 +1,6 @@
 #include "gguf/importance.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -102,7 +103,9 @@ void ImportanceFile::read_legacy(const std::string& path) {
     add(name, std::move(sums), {static_cast<float>(calls > 0 ? calls : 1)});
   }
   if (cursor.left() < 2 * sizeof(std::int32_t)) return;
-  chunks_ = static_cast<std::uint32_t>(cursor.read<std::int32_t>({"number of chunks"}));
+  const auto chunks = cursor.read<std::int32_t>({"number of chunks"});
+  chunks_ = static_cast<std::uint32_t>(std::max(chunks, 0));
+  if (gguf::load<std::int32_t>(cursor.here()) <= 0) return;  // a text without a name
   datasets_.push_back(read_text(cursor, {"length of the name of the text"}));
 }
 

@@ -180,10 +180,11 @@ def test_sums_are_divided_by_their_counts(model: Path, tmp_path: Path) -> None:
 
 def test_older_files_end_after_their_entries(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "old.imatrix"
-    path.write_bytes(legacy_bytes(ENTRIES, tail=False))
     out = tmp_path / "out.gguf"
-    sd.quantize(model, out, "q4_0", imatrix=path)
-    assert "quantize.imatrix.dataset" not in _core.GgufFile(out).metadata
+    for tail in (b"", struct.pack("<ii", 7, 0)):  # a text without a name
+        path.write_bytes(legacy_bytes(ENTRIES, tail=False) + tail)
+        sd.quantize(model, out, "q4_0", imatrix=path)
+        assert "quantize.imatrix.dataset" not in _core.GgufFile(out).metadata
 
 
 def test_threads_do_not_change_the_file(model: Path, tmp_path: Path) -> None:

@@ -85,6 +85,19 @@ SymmetricSuper fit_super(const float* x, W w, const SymmetricShape& shape) {
   return best;
 }
 
+// The super-block with the length that it has in x (`unshrunk`).
+template <typename W>
+void lengthen(const float* x, W w, const SymmetricShape& shape, SymmetricSuper& super) {
+  const float d = half_to_float(super.d);
+  float xq = 0;
+  for (std::size_t j = 0; j < kSubs; ++j) {
+    const float scale = static_cast<float>(super.scale[j]);
+    xq +=
+        scale * moments<kSub>(x + j * kSub, w + j * kSub, inverse_of(d * scale), 0, shape.range).xq;
+  }
+  super.d = step_half(unshrunk(d, square_sum<kSuperBlock>(x, w), xq));
+}
+
 // u [256] = q + bias
 void assign_super(const float* x, const SymmetricShape& shape, const SymmetricSuper& super,
                   int bias, std::int8_t* u) {
@@ -102,7 +115,10 @@ void merge(std::uint8_t& packed, int bits) { packed = static_cast<std::uint8_t>(
 template <typename W>
 BlockQ3_K encode_q3_k(const float* x, W w) {
   const SymmetricShape shape = {{-4, 3}, -32, 31, {0.55f, 1.2f, 21}};
-  const SymmetricSuper super = fit_super(x, w, shape);
+  float emphasised[kSuperBlock];
+  emphasise_large<kSuperBlock>(x, w, emphasised);
+  SymmetricSuper super = fit_super(x, emphasised, shape);
+  lengthen(x, w, shape, super);
   std::int8_t u[kSuperBlock];
   assign_super(x, shape, super, 4, u);
   BlockQ3_K block = {};

@@ -177,8 +177,8 @@ float square_sum(const float* x, W w) {
 }
 
 // Weights under which large values count somewhat more: out [N] = w * sqrt(1 + x * x / mean
-// square). For the types of 4 bits and one scale this costs 2 % of squared error and lowers the
-// perplexity of the model, which depends on its large weights most (llama.cpp weighs so too).
+// square). For 3 bits, and for 4 with one scale, this costs 2 to 4 % of squared error and lowers
+// the perplexity of the model, which depends on its large weights most (llama.cpp weighs so too).
 template <std::size_t N, typename W>
 void emphasise_large(const float* x, W w, float* out) {
   const float mean = square_sum<N>(x, EqualWeights{}) / static_cast<float>(N);
