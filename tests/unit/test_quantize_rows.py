@@ -119,10 +119,10 @@ def test_q8_0_has_the_bytes_of_the_reference(tensors):
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [
-    ("Q4_0", 1e-3), ("Q5_0", 5e-4), ("Q3_K", 4e-3), ("IQ4_NL", 1e-3),
+    ("Q4_0", 1e-3), ("Q5_0", 5e-4), ("Q3_K", 4e-3), ("IQ4_NL", 1e-3), ("Q2_K", 0.02),
 ])  # fmt: skip
 def test_blocks_keep_their_length(dtype, limit, tensors):
-    """Plain least squares would lose the share of the error: 1.1 %, 0.3 %, 3 %, 0.7 %."""
+    """Plain least squares would lose the share of the error: 1.1 %, 0.3 %, 3 %, 0.7 %, 8 %."""
     values = tensors["blk.0.attn_q.weight"].astype(np.float64)
     decoded = (table_round_trip if dtype in TABLE_TYPES else round_trip)(dtype, values)
     kept = (values * decoded).sum() / (values**2).sum()

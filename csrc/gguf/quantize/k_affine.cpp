@@ -114,6 +114,25 @@ AffineSuper<N> fit_super(const float* x, W w, const AffineShape& shape) {
   return best;
 }
 
+// The super-block with the length that it has in x (`unshrunk`): both units grow alike.
+template <std::size_t N, typename W>
+void lengthen(const float* x, W w, const AffineShape& shape, AffineSuper<N>& super) {
+  const float d = half_to_float(super.d), dmin = half_to_float(super.dmin);
+  float xy = 0;
+  for (std::size_t j = 0; j < AffineSuper<N>::kSubs; ++j) {
+    const float* sub = x + j * N;
+    const float step = d * static_cast<float>(super.scale[j]);
+    const float offset = dmin * static_cast<float>(super.min[j]);
+    const Moments sums = moments<N>(sub, w + j * N, inverse_of(step), offset, {0, shape.levels});
+    float total = 0;
+    for (std::size_t i = 0; i < N; ++i) total += w[j * N + i] * sub[i];
+    xy += step * sums.xq - offset * total;
+  }
+  const float factor = unshrunk(1, square_sum<kSuperBlock>(x, w), xy);
+  super.d = step_half(d * factor);
+  super.dmin = step_half(dmin * factor);
+}
+
 // q [256] of the chosen quantisation.
 template <std::size_t N>
 void assign_super(const float* x, const AffineShape& shape, const AffineSuper<N>& super,
@@ -130,7 +149,8 @@ std::uint8_t byte(int value) { return static_cast<std::uint8_t>(value); }
 template <typename W>
 BlockQ2_K encode_q2_k(const float* x, W w) {
   const AffineShape shape = {3, 15, {-0.1f, 0.3f, 6}};
-  const AffineSuper<16> super = fit_super<16>(x, w, shape);
+  AffineSuper<16> super = fit_super<16>(x, w, shape);
+  lengthen(x, w, shape, super);
   std::int8_t q[kSuperBlock];
   assign_super(x, shape, super, q);
   BlockQ2_K block = {};
