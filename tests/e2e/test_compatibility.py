@@ -105,7 +105,7 @@ def test_unsupported_files_say_so(make_model: Callable[..., Path], tmp_path: Pat
     """R29: errors name the key or the tensor."""
     cases: list[tuple[dict[str, object], str]] = [
         ({"general.architecture": "mamba"}, r"general\.architecture.*mamba.*llama"),
-        ({"llama.rope.scaling.type": "longrope"}, r"rope\.scaling\.type.*longrope.*yarn"),
+        ({"llama.rope.scaling.type": "dynamic"}, r"rope\.scaling\.type.*dynamic.*yarn"),
         ({"llama.attention.head_count": 0}, "head_count"),
         ({"llama.attention.head_count_kv": 3}, "head_count_kv"),
         ({"llama.expert_count": 8}, "expert_count"),
