@@ -108,7 +108,7 @@ def test_unsupported_files_say_so(make_model: Callable[..., Path], tmp_path: Pat
         ({"llama.rope.scaling.type": "dynamic"}, r"rope\.scaling\.type.*dynamic.*yarn"),
         ({"llama.attention.head_count": 0}, "head_count"),
         ({"llama.attention.head_count_kv": 3}, "head_count_kv"),
-        ({"llama.expert_count": 8}, "expert_count"),
+        ({"llama.expert_count": 8}, "expert_used_count.*missing"),
         ({"llama.block_count": 5}, r"blk\.4\..*missing"),
         ({"llama.block_count": 500}, r"block_count is 500"),
         ({"llama.block_count": 3}, r"blk\.3\..*not part"),
