@@ -20,7 +20,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,12 +60,18 @@ class Weight {
 // looked up, and needs no layout of its own.
 enum class WeightUse : std::uint8_t { kProducts, kLookup };
 
+// Passes that a device recorded, and how often one was repeated instead of queued anew.
+struct RecordingCounts {
+  std::size_t recorded = 0, repeated = 0;
+};
+
 // Scratch memory of one session's passes and, on a device, the stream they run on: operations given
 // the same Workspace take effect in order.
 class Workspace {
  public:
   virtual ~Workspace() = default;
   virtual std::size_t bytes() const = 0;
+  virtual RecordingCounts recordings() const { return {}; }
 };
 
 // The contiguous key/value cache of one sequence: keys and values each [L, Hkv, capacity, D]. How a
@@ -230,17 +238,31 @@ struct Verdict {
   TokenId next = 0;                // the recovered token, or the bonus token after full acceptance
 };
 
+// A token drawn from a distribution, and the distribution's total mass.
+struct DrawnToken {
+  TokenId token = 0;
+  std::uint64_t total = 0;
+};
+
 // A token and its probability.
 struct TokenProb {
   TokenId id = 0;
   double prob = 0.0;
 };
 
+// What Backend::device() says of a backend whose memory is the host's.
+inline constexpr std::int32_t kHostMemory = -1;
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  // "cpu", "ref"
   virtual std::int32_t threads() const = 0;
+  // Whose memory it computes in: kHostMemory, or the number of a device. Backends with the same one
+  // can read each other's memory; between others transfer.h copies.
+  virtual std::int32_t device() const { return kHostMemory; }
+  // What is left of that device's memory; of the host's nothing is said.
+  virtual std::optional<std::size_t> free_bytes() const { return std::nullopt; }
 
   // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the
   // mapping.
@@ -248,9 +270,38 @@ class Backend {
   // A weight [N, K] loaded for kProducts serves embed_rows as well; one for kLookup nothing else.
   virtual std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const = 0;
   virtual std::unique_ptr<Workspace> make_workspace() const = 0;
+  // At once, into memory that no operation still has to do with.
   virtual void upload(void* destination, const void* host_source, std::size_t bytes) const = 0;
+  // The same as an operation of the workspace: in its order, without waiting for what came before.
+  virtual void upload_in_order(Workspace& ws, void* destination, const void* host_source,
+                               std::size_t bytes) const {
+    (void)ws;
+    upload(destination, host_source, bytes);
+  }
   virtual void download(Workspace& workspace, void* host_destination, const void* source,
                         std::size_t bytes) const = 0;  // waits for the stream
+
+  // What `later` is given from now on takes effect after all that `earlier` was given so far,
+  // without the host waiting. Both are this backend's.
+  virtual void order(Workspace& earlier, Workspace& later) const {
+    (void)earlier;
+    (void)later;
+  }
+
+  // Before the operations that take `pass`, and again when anything of it has changed.
+  virtual void begin_pass(Workspace& ws, const Pass& pass) const {
+    (void)ws;
+    (void)pass;
+  }
+  // Calls body, which gives `ws` operations and returns whether it gave all of them. What it gives
+  // must follow from `key` but for what begin_pass was told and what lies in the backend's memory:
+  // given an equal key again, a device may repeat what it recorded instead of calling body.
+  virtual bool run_recorded(Workspace& ws, std::span<const std::int64_t> key,
+                            const std::function<bool()>& body) const {
+    (void)ws;
+    (void)key;
+    return body();
+  }
 
   // out[i, :] = row tokens[i] of table [V, E], dequantised. out [M, E]
   virtual void embed_rows(Workspace& ws, const Pass& pass, const Weight& table,
@@ -344,6 +395,15 @@ class Backend {
   // A token drawn from `dist` by race_draw (sampling_rule.h).
   virtual TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
                        std::uint64_t seed, std::uint64_t position, RngPurpose purpose) const = 0;
+
+  // distribution() without a mask, and draw() from it; a device needs one wait for both.
+  virtual DrawnToken filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
+                                     const FilterParams& filter, float* weight_out,
+                                     std::uint64_t seed, std::uint64_t position,
+                                     RngPurpose purpose) const {
+    const std::uint64_t total = distribution(ws, logits, vocab, filter, nullptr, weight_out);
+    return {draw(ws, {weight_out, total}, vocab, seed, position, purpose), total};
+  }
 
   // Log-softmax of one row of raw logits [>= vocab]: returns that of `token` and fills in the
   // `count`

@@ -19,8 +19,8 @@ struct CudaInfo {
 };
 CudaInfo cuda_info();
 
-// "cuda" or "cuda:N" (and, in the test extension, "cuda_emu"); null for a name that is no CUDA
-// device's. Throws BackendUnavailableError with the reason and the way out.
+// "cuda" or "cuda:N" ("cuda_emu" or "cuda_emu:N" in the test extension); null for a name that is no
+// CUDA device's. Throws BackendUnavailableError with the reason and the way out.
 std::shared_ptr<const Backend> make_cuda_backend(const std::string& name);
 
 // Runs the instructions that the kernels build on against what they are defined to do: a line for

@@ -37,13 +37,21 @@ class ProfilingBackend final : public Backend {
 
   std::string name() const override { return inner_->name(); }
   std::int32_t threads() const override { return inner_->threads(); }
+  std::int32_t device() const override { return inner_->device(); }
+  std::optional<std::size_t> free_bytes() const override { return inner_->free_bytes(); }
 
   std::unique_ptr<Buffer> allocate(std::size_t bytes) const override;
   std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
   std::unique_ptr<Workspace> make_workspace() const override;
   void upload(void* destination, const void* host_source, std::size_t bytes) const override;
+  void upload_in_order(Workspace& ws, void* destination, const void* host_source,
+                       std::size_t bytes) const override {
+    inner_->upload_in_order(ws, destination, host_source, bytes);
+  }
   void download(Workspace& ws, void* host_destination, const void* source,
                 std::size_t bytes) const override;
+  void order(Workspace& earlier, Workspace& later) const override { inner_->order(earlier, later); }
+  void begin_pass(Workspace& ws, const Pass& pass) const override { inner_->begin_pass(ws, pass); }
 
   void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
   void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,

@@ -15,7 +15,11 @@ void bind_backend(py::module_& m) {
   py::class_<Backend, std::shared_ptr<Backend>>(m, "Backend",
                                                 "What computes: the CPU, or the reference.")
       .def_property_readonly("name", &Backend::name)
-      .def_property_readonly("threads", &Backend::threads);
+      .def_property_readonly("threads", &Backend::threads)
+      .def_property_readonly("device", &Backend::device,
+                             "The number of the device in whose memory it computes; -1: the host.")
+      .def_property_readonly("free_bytes", &Backend::free_bytes,
+                             "What is left of that device's memory; None for the host.");
 
   m.def(
       "make_backend",

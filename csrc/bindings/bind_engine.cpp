@@ -70,7 +70,9 @@ FinishReason parse_reason(const std::string& name) {
 }
 
 std::shared_ptr<Model> load_model(const std::string& path, std::shared_ptr<Backend> backend,
-                                  const py::object& progress) {
+                                  const py::object& progress,
+                                  std::optional<std::shared_ptr<Backend>> rest,
+                                  std::int32_t layers) {
   LoadProgress report;
   if (!progress.is_none()) {
     report = [&progress](double fraction) {
@@ -79,21 +81,35 @@ std::shared_ptr<Model> load_model(const std::string& path, std::shared_ptr<Backe
       progress(fraction);
     };
   }
+  const Placement placement(std::move(backend), rest.value_or(nullptr), layers);
   const py::gil_scoped_release release;
-  return std::const_pointer_cast<Model>(Model::load(path, std::move(backend), report));
+  return std::const_pointer_cast<Model>(Model::load(path, placement, report));
 }
 
 void bind_model(py::module_& m) {
   py::class_<Model, std::shared_ptr<Model>>(m, "Model", "Weights and configuration, immutable.")
-      .def_static("load", &load_model, py::arg("path"), py::arg("backend"),
-                  py::arg("progress") = py::none(),
-                  "Loads a GGUF file; progress(fraction) is called as tensors are loaded.")
+      .def_static(
+          "load", &load_model, py::arg("path"), py::arg("backend"),
+          py::arg("progress") = py::none(), py::arg("rest") = py::none(), py::arg("layers") = -1,
+          "Loads a GGUF file; progress(fraction) is called as tensors are loaded. rest: the\n"
+          "backend of all but the first `layers` layers, the output head included; -1 or more\n"
+          "than there are: none of it is there.")
       .def_property_readonly(
           "file", [](const Model& s) { return GgufHandle{s.file(), {}}; },
           "The open file, sharing the mapping.")
       .def_property_readonly("architecture", [](const Model& s) { return s.config().architecture; })
       .def_property_readonly("name", [](const Model& s) { return s.config().name; })
       .def_property_readonly("layers", [](const Model& s) { return s.config().layers; })
+      .def_property_readonly(
+          "spans",
+          [](const Model& s) {
+            std::vector<std::pair<std::string, std::int32_t>> spans;
+            for (const LayerSpan& one : s.spans()) {
+              spans.emplace_back(one.backend->name(), one.size());
+            }
+            return spans;
+          },
+          "(backend, number of layers) in order; the output head is on the last.")
       .def_property_readonly("width", [](const Model& s) { return s.config().width; })
       .def_property_readonly(
           "vocab", [](const Model& s) { return s.config().vocab; },
@@ -101,7 +117,7 @@ void bind_model(py::module_& m) {
       .def_property_readonly("vocab_rows", [](const Model& s) { return s.config().vocab_rows; })
       .def_property_readonly("trained_context",
                              [](const Model& s) { return s.config().trained_context; })
-      .def_property_readonly("weight_bytes", &Model::weight_bytes);
+      .def_property_readonly("weight_bytes", [](const Model& s) { return s.weight_bytes(); });
 }
 
 std::shared_ptr<SuffixDrafter> make_suffix_drafter(
@@ -309,12 +325,19 @@ void bind_generator(py::module_& m) {
       .def("logits", &logits, py::arg("tokens"), py::arg("first"),
            "float32 [len(tokens) - first, vocab_rows]: row i scores the token after first + i.")
       .def_property_readonly("n_ctx", &Generator::n_ctx)
-      .def("memory", [](const Generator& self) {
-        const MemoryUse use = self.memory();
-        return std::map<std::string, std::size_t>{{"target_weights", use.target_weights},
-                                                  {"target_cache", use.target_cache},
-                                                  {"target_scratch", use.target_scratch}};
-      });
+      .def(
+          "memory",
+          [](const Generator& self) {
+            std::vector<std::pair<std::string, std::map<std::string, std::size_t>>> out;
+            for (const MemoryUse& use : self.memory()) {
+              out.emplace_back(use.backend, std::map<std::string, std::size_t>{
+                                                {"target_weights", use.target_weights},
+                                                {"target_cache", use.target_cache},
+                                                {"target_scratch", use.target_scratch}});
+            }
+            return out;
+          },
+          "(backend, bytes) of each span of the target's layers.");
 }
 
 }  // namespace

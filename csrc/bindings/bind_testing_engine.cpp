@@ -182,7 +182,8 @@ class ProposalRecorder final : public Drafter {
 
 py::bytes cache_bytes(const Generator& generator) {
   const KvCache& cache = generator.session().state().cache();
-  const KvCacheView& view = cache.view();
+  SPECDEC_CHECK(cache.parts() == 1, "a cache of ", cache.parts(), " parts");
+  const KvCacheView& view = cache.view(0);
   std::string out;
   for (const std::byte* side : {view.keys, view.values}) {
     for (std::int32_t layer = 0; layer < view.layers; ++layer) {
@@ -200,6 +201,14 @@ py::bytes cache_bytes(const Generator& generator) {
 void bind_testing_engine(py::module_& m) {
   m.def("cache_bytes", &cache_bytes, py::arg("generator"),
         "The committed rows of the target's cache as stored: keys, then values.");
+  m.def(
+      "recordings",
+      [](const Generator& generator) {
+        const RecordingCounts counts = generator.session().state().recordings();
+        return std::pair(counts.recorded, counts.repeated);
+      },
+      py::arg("generator"),
+      "Passes of the target that a device recorded, and how often one was repeated.");
   py::class_<HiddenRecorder, Drafter, std::shared_ptr<HiddenRecorder>>(m, "HiddenRecorder")
       .def(py::init<std::vector<std::int32_t>, std::vector<TokenId>>(), py::arg("layers"),
            py::arg("text"))

@@ -129,7 +129,7 @@ class OpPass {
   }
 
   // `rows`: M of the caller's arrays, which the segments must add up to.
-  Pass& finish(py::ssize_t rows, std::int32_t layer) {
+  Pass& finish(const OpBackend& op, py::ssize_t rows, std::int32_t layer) {
     if (rows != pass_.rows) {
       throw InvalidArgument(str("the segments have ", pass_.rows, " rows, the array ", rows));
     }
@@ -141,6 +141,7 @@ class OpPass {
     }
     pass_.segments = segments_.data();
     pass_.segment_count = static_cast<std::int32_t>(segments_.size());
+    op.ops().begin_pass(op.ws(), pass_);
     return pass_;
   }
 
@@ -175,7 +176,8 @@ Array<float> attention_segments(const OpBackend& op, const std::vector<SegmentAr
   OpPass pass;
   for (const auto& [cache, base, parents] : segments) pass.add(*cache, base, parents);
   const Floats in(op, q), out(op, static_cast<std::size_t>(q.size()));
-  op.ops().attention(op.ws(), pass.finish(q.shape(0), layer), layer, in.data(), shape, out.data());
+  op.ops().attention(op.ws(), pass.finish(op, q.shape(0), layer), layer, in.data(), shape,
+                     out.data());
   return out.numpy({q.shape(0), q.shape(1), q.shape(2)});
 }
 
@@ -210,7 +212,7 @@ Array<float> qkv_rope_store(const OpBackend& op, const OpCache& cache, std::int3
   }
   OpPass segments;
   segments.add(cache, base, parents);
-  Pass& pass = segments.finish(x.shape(0), layer);
+  Pass& pass = segments.finish(op, x.shape(0), layer);
   const Floats in(op, x), rope(op, cos_sin);
   const Floats out(op, static_cast<std::size_t>(x.shape(0)) * q->rows());
   pass.rope_cos_sin = rope.data();

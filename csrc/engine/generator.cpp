@@ -84,9 +84,15 @@ void Generator::logits(std::span<const TokenId> tokens, std::int32_t first, floa
   session_.logits(tokens, first, host_out);
 }
 
-MemoryUse Generator::memory() const {
-  return MemoryUse{session_.model().weight_bytes(), session_.state().cache().bytes(),
-                   session_.state().activations().bytes()};
+std::vector<MemoryUse> Generator::memory() const {
+  const Model& model = session_.model();
+  const ModelState& state = session_.state();
+  std::vector<MemoryUse> use;
+  for (std::size_t i = 0; i < model.spans().size(); ++i) {
+    use.push_back({model.spans()[i].backend->name(), model.weight_bytes(i), state.cache().bytes(i),
+                   state.scratch_bytes(i)});
+  }
+  return use;
 }
 
 }  // namespace specdec

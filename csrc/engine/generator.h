@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/cancel.h"
@@ -14,7 +15,9 @@
 
 namespace specdec {
 
+// Of one span of the target.
 struct MemoryUse {
+  std::string backend;
   std::size_t target_weights = 0, target_cache = 0, target_scratch = 0;
 };
 
@@ -43,7 +46,7 @@ class Generator {
   const Model& model() const { return session_.model(); }
   const Session& session() const { return session_; }
   std::int32_t n_ctx() const { return session_.n_ctx(); }
-  MemoryUse memory() const;
+  std::vector<MemoryUse> memory() const;  // one for each span
 
  private:
   // Held during each call; a second caller gets BusyError instead of a race.

@@ -84,7 +84,7 @@ void Session::accept(const Proposal& proposal, std::span<const std::int32_t> pat
     kept.push_back(node + 1);
     tokens_.push_back(proposal.tokens[static_cast<std::size_t>(node)]);
   }
-  state_.cache().keep_path(state_.backend(), state_.workspace(), base, kept);
+  state_.keep_path(base, kept);
   pass_base_ = base;
   pass_rows_ = kept;
   tokens_.push_back(next);

@@ -144,6 +144,10 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
   if (tensors.has("output.weight")) made->output_ = tensors.matrix("output.weight");
   if (tensors.has("token_embd.weight")) {
     made->embedding_ = tensors.matrix("token_embd.weight", WeightUse::kLookup);
+  } else if (made->target_->spans().size() > 1) {
+    // The target looks tokens up on the backend of its first layers, and this is another.
+    made->embedding_ = made->backend().load_weight(made->target_->file()->view("token_embd.weight"),
+                                                   WeightUse::kLookup);
   }
   return made;
 }
@@ -157,8 +161,8 @@ std::size_t EagleHead::weight_bytes() const {
 
 EagleState::EagleState(std::shared_ptr<const EagleHead> head, std::int32_t n_ctx, DType kv_type)
     : head_(std::move(head)),
-      cache_(head_->backend(), kv_type, 1, head_->config().layer.kv_heads,
-             head_->config().layer.head_dim, n_ctx),
+      cache_(std::vector<LayerSpan>{{head_->target().shared_backend(), 0, 1}}, kv_type,
+             head_->config().layer.kv_heads, head_->config().layer.head_dim, n_ctx),
       activations_(head_->backend()) {}
 
 std::size_t EagleState::bytes() const {
@@ -193,12 +197,29 @@ bool EagleState::run(std::span<const TokenId> tokens, std::span<const std::int32
   const std::size_t joined_bytes =
       static_cast<std::size_t>(rows) * 2 * static_cast<std::size_t>(width) * sizeof(float);
   if (!joined_ || joined_->bytes() < joined_bytes) joined_ = backend().allocate(joined_bytes);
-  plan.fill_angles(backend(), head_->rope_, false, *act.rope);
+  plan.enter(0, {&input, 1}, backend(), act.workspace());
+  plan.fill_angles(backend(), act.workspace(), head_->rope_, false, *act.rope);
   plan.pass.rope_cos_sin = act.rope->f32();
 
   Workspace& ws = act.workspace();
+  backend().embed_rows(ws, plan.pass, head_->embedding(), act.hidden->f32());
+  const std::int64_t key[] = {act.generation(), logit_rows,
+                              reinterpret_cast<std::intptr_t>(joined_->data()),
+                              reinterpret_cast<std::intptr_t>(fused)};
+  backend().run_recorded(ws, key, [&] {
+    run_layer(plan.pass, fused, logit_rows);
+    return true;
+  });
+  cache_.append(rows);
+  return true;
+}
+
+void EagleState::run_layer(const Pass& pass, const float* fused, std::int32_t logit_rows) {
+  const EagleConfig& config = head_->config();
+  const std::int32_t width = config.layer.width, rows = pass.rows;
+  Activations& act = activations_;
+  Workspace& ws = act.workspace();
   float *hidden = act.hidden->f32(), *normed = act.normed->f32(), *joined = joined_->f32();
-  backend().embed_rows(ws, plan.pass, head_->embedding(), hidden);
   backend().rms_norm(ws, rows, width, hidden, head_->layer_.attn_norm.gain->f32(),
                      config.layer.norm_eps, normed);
   backend().copy_rows(ws, rows, width, normed, width, joined, 2 * width);
@@ -207,11 +228,8 @@ bool EagleState::run(std::span<const TokenId> tokens, std::span<const std::int32
   backend().copy_rows(ws, rows, width, normed, width, joined + width, 2 * width);
   backend().copy_rows(ws, rows, width, config.norm_before_residual ? normed : fused, width, hidden,
                       width);
-  run_block(backend(), config.layer, head_->layer_, 0, plan.pass, joined, act);
-  run_head(backend(), config.layer, head_->output_norm_, head_->output(), logit_rows, plan.pass,
-           act);
-  cache_.append(rows);
-  return true;
+  run_block(backend(), config.layer, head_->layer_, {0, 0}, pass, joined, act);
+  run_head(backend(), config.layer, head_->output_norm_, head_->output(), logit_rows, pass, act);
 }
 
 }  // namespace specdec

@@ -93,6 +93,8 @@ class EagleState {
   const float* logits(std::int32_t i);
 
  private:
+  void run_layer(const Pass& pass, const float* fused, std::int32_t logit_rows);
+
   std::shared_ptr<const EagleHead> head_;
   KvCache cache_;  // one layer
   Activations activations_;

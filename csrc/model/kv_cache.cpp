@@ -5,8 +5,9 @@
 
 namespace specdec {
 
-KvCache::KvCache(const Backend& backend, DType dtype, std::int32_t layers, std::int32_t kv_heads,
-                 std::int32_t head_dim, std::int32_t capacity) {
+KvCache::KvCache(std::span<const LayerSpan> spans, DType dtype, std::int32_t kv_heads,
+                 std::int32_t head_dim, std::int32_t capacity)
+    : capacity_(capacity) {
   if (!is_cache_dtype(dtype)) {
     throw InvalidArgument(str("a key/value cache of type ", dtype_info(dtype).name,
                               " is not supported; use kv_type=\"f16\", \"q8_0\" or \"f32\""));
@@ -17,12 +18,26 @@ KvCache::KvCache(const Backend& backend, DType dtype, std::int32_t layers, std::
         str("a key/value cache of type ", dtype_info(dtype).name, " needs heads of a multiple of ",
             block, " values, but this model's have ", head_dim, "; use kv_type=\"f16\""));
   }
-  view_ = KvCacheView{dtype, layers, kv_heads, head_dim, capacity, nullptr, nullptr};
-  const std::size_t bytes = view_.head_offset(layers, 0);
-  keys_ = backend.allocate(bytes);
-  values_ = backend.allocate(bytes);
-  view_.keys = static_cast<std::byte*>(keys_->data());
-  view_.values = static_cast<std::byte*>(values_->data());
+  for (const LayerSpan& span : spans) {
+    Part& part = parts_.emplace_back();
+    part.backend = span.backend;
+    part.view = KvCacheView{dtype, span.size(), kv_heads, head_dim, capacity, nullptr, nullptr};
+    const std::size_t bytes = part.view.head_offset(span.size(), 0);
+    part.keys = span.backend->allocate(bytes);
+    part.values = span.backend->allocate(bytes);
+    part.view.keys = static_cast<std::byte*>(part.keys->data());
+    part.view.values = static_cast<std::byte*>(part.values->data());
+  }
+}
+
+std::size_t KvCache::bytes() const {
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < parts_.size(); ++i) sum += bytes(i);
+  return sum;
+}
+
+std::size_t KvCache::bytes(std::size_t part) const {
+  return parts_[part].keys->bytes() + parts_[part].values->bytes();
 }
 
 void KvCache::append(std::int32_t rows) {
@@ -36,14 +51,19 @@ void KvCache::truncate(std::int32_t length) {
   length_ = length;
 }
 
-void KvCache::keep_path(const Backend& backend, Workspace& workspace, std::int32_t base,
+void KvCache::keep_path(std::span<Workspace* const> workspaces, std::int32_t base,
                         std::span<const std::int32_t> rows) {
+  SPECDEC_CHECK(workspaces.size() == parts_.size(), workspaces.size(), " workspaces for ",
+                parts_.size(), " parts");
   const std::int32_t count = static_cast<std::int32_t>(rows.size());
   SPECDEC_CHECK(base >= 0 && base + count <= length_, "keep ", count, " rows at ", base, " of ",
                 length_);
   bool in_place = true;
   for (std::int32_t i = 0; i < count; ++i) in_place = in_place && rows[i] == i;
-  if (!in_place) backend.keep_rows(workspace, view_, base, rows.data(), count);
+  for (std::size_t i = 0; i < parts_.size() && !in_place; ++i) {
+    if (parts_[i].view.layers == 0) continue;
+    parts_[i].backend->keep_rows(*workspaces[i], parts_[i].view, base, rows.data(), count);
+  }
   length_ = base + count;
 }
 

@@ -11,18 +11,18 @@ const float* data_of(const std::unique_ptr<Buffer>& buffer) {
 class BlockPass {
  public:
   BlockPass(const Backend& backend, const ModelConfig& config, const LayerWeights& weights,
-            std::int32_t layer, const Pass& pass, Activations& act)
+            LayerPlace place, const Pass& pass, Activations& act)
       : backend_(backend),
         config_(config),
         weights_(weights),
-        layer_(layer),
+        place_(place),
         pass_(pass),
         act_(act),
         ws_(act.workspace()) {}
 
   // branch = attention(input)
   void run_attention(const float* input) {
-    AttentionShape shape = config_.attention_shape(layer_);
+    AttentionShape shape = config_.attention_shape(place_.layer);
     shape.sinks = data_of(weights_.sinks);
     const QkvWeights qkv{weights_.attn_q.get(),    weights_.attn_k.get(),
                          weights_.attn_v.get(),    data_of(weights_.q_bias),
@@ -30,12 +30,12 @@ class BlockPass {
                          config_.traits->qk_norm,  data_of(weights_.q_norm),
                          data_of(weights_.k_norm), config_.norm_eps};
     float* query = act_.query->f32();
-    backend_.qkv_rope_store(ws_, pass_, layer_, input, qkv, shape, query);
+    backend_.qkv_rope_store(ws_, pass_, place_.cached, input, qkv, shape, query);
     if (config_.query_growth != 0.0) {
       backend_.scale_rows(ws_, pass_.rows, config_.heads * config_.head_dim, query,
                           act_.query_scales->f32());
     }
-    backend_.attention(ws_, pass_, layer_, query, shape, act_.attention->f32());
+    backend_.attention(ws_, pass_, place_.cached, query, shape, act_.attention->f32());
     backend_.matmul(ws_, pass_.rows, act_.attention->f32(), *weights_.attn_output, branch());
     if (weights_.attn_output_bias) {
       backend_.add_bias(ws_, pass_.rows, config_.width, branch(), weights_.attn_output_bias->f32());
@@ -77,7 +77,7 @@ class BlockPass {
   const Backend& backend_;
   const ModelConfig& config_;
   const LayerWeights& weights_;
-  std::int32_t layer_;
+  LayerPlace place_;
   const Pass& pass_;
   Activations& act_;
   Workspace& ws_;
@@ -96,8 +96,8 @@ void run_norm(const Backend& backend, Workspace& ws, const ModelConfig& config, 
 }
 
 void run_block(const Backend& backend, const ModelConfig& config, const LayerWeights& weights,
-               std::int32_t layer, const Pass& pass, const float* input, Activations& act) {
-  BlockPass block(backend, config, weights, layer, pass, act);
+               LayerPlace place, const Pass& pass, const float* input, Activations& act) {
+  BlockPass block(backend, config, weights, place, pass, act);
   block.run_attention(input);
   block.add_branch(weights.attn_post_norm);
   const float* mlp_input = act.hidden->f32();

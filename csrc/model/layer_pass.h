@@ -13,10 +13,15 @@ namespace specdec {
 void run_norm(const Backend& backend, Workspace& ws, const ModelConfig& config, const Norm& norm,
               std::int32_t rows, const float* x, float* out);
 
+// A layer's number in the model, and in the part of the cache that holds it.
+struct LayerPlace {
+  std::int32_t layer = 0, cached = 0;
+};
+
 // hidden += attention(input); hidden += mlp(norm(hidden)), where `input` [M, in features of the
-// projections] is backend memory, usually the norm of hidden. Rows go to `layer` of the cache.
+// projections] is backend memory, usually the norm of hidden.
 void run_block(const Backend& backend, const ModelConfig& config, const LayerWeights& weights,
-               std::int32_t layer, const Pass& pass, const float* input, Activations& act);
+               LayerPlace place, const Pass& pass, const float* input, Activations& act);
 
 // Raw products with an output matrix become logits: their scale and cap. [count]
 void finish_logits(const Backend& backend, Workspace& ws, const ModelConfig& config,

@@ -9,19 +9,25 @@ namespace specdec {
 class ModelLoader {
  public:
   ModelLoader(Model& model, const LoadProgress& progress)
-      : model_(model), tensors_(*model.file_, *model.backend_, progress) {}
+      : model_(model), tensors_(*model.file_, *model.spans_.front().backend, progress) {}
 
   void load() {
     const ModelConfig& config = model_.config_;
     model_.rope_ = ModelRope(config, tensors_.frequency_factors());
     const bool tied = !tensors_.has("output.weight");
+    // A matrix that serves for both lies where the head is; elsewhere rows are only looked up.
+    const bool shared = tied && model_.spans_.size() == 1;
     model_.token_embedding_ =
-        tensors_.matrix("token_embd.weight", tied ? WeightUse::kProducts : WeightUse::kLookup);
-    for (std::int32_t i = 0; i < config.layers; ++i) {
-      model_.layers_.push_back(load_layer(tensors_, config, i));
+        tensors_.matrix("token_embd.weight", shared ? WeightUse::kProducts : WeightUse::kLookup);
+    for (const LayerSpan& span : model_.spans_) {
+      tensors_.load_on(*span.backend);
+      for (std::int32_t i = span.first; i < span.end; ++i) {
+        model_.layers_.push_back(load_layer(tensors_, config, i));
+      }
     }
     model_.output_norm_ = load_norm(tensors_, "output_norm");
-    model_.output_ = tied ? model_.token_embedding_ : tensors_.matrix("output.weight");
+    const std::string output = tied ? "token_embd.weight" : "output.weight";
+    model_.output_ = shared ? model_.token_embedding_ : tensors_.matrix(output);
   }
 
  private:
@@ -146,13 +152,12 @@ std::size_t LayerWeights::bytes() const {
   return sum;
 }
 
-std::shared_ptr<const Model> Model::load(const std::string& path,
-                                         std::shared_ptr<const Backend> backend,
+std::shared_ptr<const Model> Model::load(const std::string& path, const Placement& placement,
                                          const LoadProgress& progress) {
   std::shared_ptr<Model> model(new Model());
-  model->backend_ = std::move(backend);
   model->file_ = GgufFile::open(path);
   model->config_ = read_config(*model->file_);
+  model->spans_ = placement.spans(model->config_.layers);
   check_tensors(model->config_, *model->file_);
   ModelLoader(*model, progress).load();
   return model;
@@ -174,10 +179,19 @@ void Model::visit_reads(const ReadVisitor& visit) const {
 }
 
 std::size_t Model::weight_bytes() const {
-  std::size_t sum = token_embedding_->bytes() + output_norm_.bytes();
-  if (output_ != token_embedding_) sum += output_->bytes();
-  for (const LayerWeights& layer : layers_) sum += layer.bytes();
+  std::size_t sum = 0;
+  for (std::size_t i = 0; i < spans_.size(); ++i) sum += weight_bytes(i);
   return sum;
+}
+
+std::size_t Model::weight_bytes(std::size_t span) const {
+  std::size_t sum = 0;
+  for (std::int32_t i = spans_[span].first; i < spans_[span].end; ++i) {
+    sum += layers_[static_cast<std::size_t>(i)].bytes();
+  }
+  if (span == 0) sum += token_embedding_->bytes();
+  if (span + 1 < spans_.size()) return sum;
+  return sum + output_norm_.bytes() + (output_ != token_embedding_ ? output_->bytes() : 0);
 }
 
 }  // namespace specdec

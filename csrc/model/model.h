@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "gguf/reader.h"
 #include "model/config.h"
+#include "model/placement.h"
 #include "model/rope.h"
 #include "model/tensor_loader.h"
 
@@ -66,16 +67,20 @@ Norm load_norm(TensorLoader& tensors, const std::string& name);
 class Model {
  public:
   // Throws GgufError naming the key or tensor at fault.
-  static std::shared_ptr<const Model> load(const std::string& path,
-                                           std::shared_ptr<const Backend> backend,
+  static std::shared_ptr<const Model> load(const std::string& path, const Placement& placement,
                                            const LoadProgress& progress);
 
-  const Backend& backend() const { return *backend_; }
+  // All layers, in order; the head is on the last one's backend.
+  const std::vector<LayerSpan>& spans() const { return spans_; }
+  // That of the head: of the logits, and of hidden states that are kept.
+  const Backend& backend() const { return *shared_backend(); }
+  const std::shared_ptr<const Backend>& shared_backend() const { return spans_.back().backend; }
   const std::shared_ptr<const GgufFile>& file() const { return file_; }
   const ModelConfig& config() const { return config_; }
   const ModelRope& rope() const { return rope_; }
   const std::vector<LayerWeights>& layers() const { return layers_; }  // [L]
-  const Weight& token_embedding() const { return *token_embedding_; }  // [V, E]
+  // [V, E], on the first layer's backend
+  const Weight& token_embedding() const { return *token_embedding_; }
   const Weight& output() const { return *output_; }  // [V, E]; the embedding where the head is tied
   const Norm& output_norm() const { return output_norm_; }
   // The weights that a pass of one token multiplies by, and how often: `routed` ones, the stacks of
@@ -83,13 +88,14 @@ class Model {
   using ReadVisitor = std::function<void(const Weight& weight, double times, bool routed)>;
   void visit_reads(const ReadVisitor& visit) const;
 
-  std::size_t weight_bytes()
-      const;  // memory of the weights: the file's own bytes where not repacked
+  // Memory of the weights, the file's own bytes where not repacked: of all, of those of a span.
+  std::size_t weight_bytes() const;
+  std::size_t weight_bytes(std::size_t span) const;
 
  private:
   Model() = default;
 
-  std::shared_ptr<const Backend> backend_;
+  std::vector<LayerSpan> spans_;
   std::shared_ptr<const GgufFile> file_;  // keeps the mapping alive for weights that alias it
   ModelConfig config_;
   ModelRope rope_;

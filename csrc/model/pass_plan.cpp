@@ -26,7 +26,6 @@ void PassPlan::append_segment(const PassInput& input) {
   SPECDEC_CHECK(input.parents.empty() || input.parents.size() == input.tokens.size(),
                 input.parents.size(), " parents for ", rows, " rows");
   Segment segment;
-  segment.cache = input.cache->view();
   segment.base = base;
   segment.first_row = static_cast<std::int32_t>(tokens.size());
   segment.rows = rows;
@@ -42,7 +41,7 @@ void PassPlan::append_segment(const PassInput& input) {
   segments.push_back(segment);
 }
 
-void PassPlan::fill_angles(const Backend& backend, const ModelRope& rope, bool local,
+void PassPlan::fill_angles(const Backend& backend, Workspace& ws, const ModelRope& rope, bool local,
                            Buffer& out) const {
   std::vector<float> cos_sin;
   for (const Segment& segment : segments) {
@@ -54,16 +53,22 @@ void PassPlan::fill_angles(const Backend& backend, const ModelRope& rope, bool l
                 static_cast<std::size_t>(segment.rows)},
                cos_sin.data() + begin);
   }
-  backend.upload(out.data(), cos_sin.data(), cos_sin.size() * sizeof(float));
+  backend.upload_in_order(ws, out.data(), cos_sin.data(), cos_sin.size() * sizeof(float));
 }
 
-void PassPlan::fill_query_scales(const Backend& backend, double growth, std::int32_t length,
-                                 Buffer& out) const {
+void PassPlan::fill_query_scales(const Backend& backend, Workspace& ws, double growth,
+                                 std::int32_t length, Buffer& out) const {
   std::vector<float> scales;
   for (const std::int32_t position : positions) {
     scales.push_back(static_cast<float>(1.0 + growth * log_f64(1.0 + position / length)));
   }
-  backend.upload(out.data(), scales.data(), scales.size() * sizeof(float));
+  backend.upload_in_order(ws, out.data(), scales.data(), scales.size() * sizeof(float));
+}
+
+void PassPlan::enter(std::size_t part, std::span<const PassInput> inputs, const Backend& backend,
+                     Workspace& ws) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) segments[i].cache = inputs[i].cache->view(part);
+  backend.begin_pass(ws, pass);
 }
 
 }  // namespace specdec

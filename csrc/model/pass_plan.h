@@ -25,11 +25,16 @@ struct PassPlan {
   PassPlan(const PassPlan&) = delete;
   PassPlan& operator=(const PassPlan&) = delete;
 
+  // Makes the pass one of a span of layers: segments point into that `part` of the inputs' caches,
+  // and the backend is told.
+  void enter(std::size_t part, std::span<const PassInput> inputs, const Backend& backend,
+             Workspace& ws);
   // The rotary angles of all rows, [M, rope_dims / 2, 2], into `out`, backend memory. local: those
   // of the layers with a window.
-  void fill_angles(const Backend& backend, const ModelRope& rope, bool local, Buffer& out) const;
+  void fill_angles(const Backend& backend, Workspace& ws, const ModelRope& rope, bool local,
+                   Buffer& out) const;
   // 1 + growth * log(1 + floor(position / length)) of all rows, [M], into `out`, backend memory.
-  void fill_query_scales(const Backend& backend, double growth, std::int32_t length,
+  void fill_query_scales(const Backend& backend, Workspace& ws, double growth, std::int32_t length,
                          Buffer& out) const;
 
   std::vector<TokenId> tokens;          // [M]

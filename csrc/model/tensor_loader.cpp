@@ -9,7 +9,7 @@ namespace specdec {
 
 TensorLoader::TensorLoader(const GgufFile& file, const Backend& backend,
                            const LoadProgress& progress)
-    : file_(file), backend_(backend), progress_(progress) {
+    : file_(file), backend_(&backend), progress_(progress) {
   for (const TensorInfo& info : file.tensors()) total_bytes_ += info.bytes;
 }
 
@@ -19,7 +19,7 @@ void TensorLoader::report(std::size_t bytes) {
 }
 
 std::unique_ptr<Weight> TensorLoader::load(const TensorView& view, WeightUse use) {
-  auto weight = backend_.load_weight(view, use);
+  auto weight = backend_->load_weight(view, use);
   report(view.bytes);
   return weight;
 }
@@ -42,8 +42,8 @@ std::vector<float> TensorLoader::floats(const TensorView& view) {
 std::unique_ptr<Buffer> TensorLoader::load_floats(const TensorView& view) {
   const std::vector<float> values = floats(view);
   const std::size_t bytes = values.size() * sizeof(float);
-  auto buffer = backend_.allocate(bytes);
-  backend_.upload(buffer->data(), values.data(), bytes);
+  auto buffer = backend_->allocate(bytes);
+  backend_->upload(buffer->data(), values.data(), bytes);
   return buffer;
 }
 

@@ -26,6 +26,9 @@ class TensorLoader {
   // All must outlive this object.
   TensorLoader(const GgufFile& file, const Backend& backend, const LoadProgress& progress);
 
+  // Where the next tensors go.
+  void load_on(const Backend& backend) { backend_ = &backend; }
+
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // [N, K], or a stack [X, N, K]
   std::unique_ptr<Weight> matrix(const std::string& name, WeightUse use = WeightUse::kProducts);
@@ -51,7 +54,7 @@ class TensorLoader {
   void report(std::size_t bytes);
 
   const GgufFile& file_;
-  const Backend& backend_;
+  const Backend* backend_;
   const LoadProgress& progress_;
   std::size_t loaded_bytes_ = 0, total_bytes_ = 0;
 };

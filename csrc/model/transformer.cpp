@@ -1,5 +1,8 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+
+#include "backend/transfer.h"
 #include "core/error.h"
 #include "model/layer_pass.h"
 
@@ -16,51 +19,149 @@ std::vector<std::int32_t> layers_to_run(const Model& model, std::span<const std:
   return layers;
 }
 
-// Copies the residual stream to its place in `captured`, if that of `layer` is wanted.
-void capture_hidden(const Model& model, Activations& act, std::int32_t rows, std::int32_t layer,
-                    std::span<const std::int32_t> wanted) {
-  const std::int32_t width = model.config().width;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] != layer) continue;
-    model.backend().copy_rows(act.workspace(), rows, width, act.hidden->f32(), width,
-                              act.captured->f32() + i * static_cast<std::size_t>(width),
-                              static_cast<std::int64_t>(wanted.size()) * width);
+// One pass, span after span.
+class ForwardPass {
+ public:
+  ForwardPass(const Model& model, std::span<Activations> activations,
+              std::span<const PassInput> inputs, std::int32_t logit_rows,
+              const PassOptions& options)
+      : model_(model),
+        config_(model.config()),
+        acts_(activations),
+        inputs_(inputs),
+        logit_rows_(logit_rows),
+        options_(options),
+        plan_(inputs, config_.vocab_rows) {
+    SPECDEC_CHECK(acts_.size() == model.spans().size(), acts_.size(), " activations for ",
+                  model.spans().size(), " spans");
+    SPECDEC_CHECK(logit_rows >= 0 && logit_rows <= rows(), logit_rows, " logit rows of ", rows());
+    for (std::size_t i = 0; i < acts_.size(); ++i) {
+      acts_[i].reserve(config_, rows(), i + 1 == acts_.size() ? logit_rows : 0);
+    }
+    head().reserve_captured(model, rows(), static_cast<std::int32_t>(options.capture.size()));
   }
-}
 
-// The angles and scales that depend on positions: once for all layers.
-void upload_positions(const Model& model, const PassPlan& plan, Activations& act) {
-  const ModelConfig& config = model.config();
-  plan.fill_angles(model.backend(), model.rope(), false, *act.rope);
-  if (act.local_rope) plan.fill_angles(model.backend(), model.rope(), true, *act.local_rope);
-  if (act.query_scales) {
-    plan.fill_query_scales(model.backend(), config.query_growth, config.query_growth_length,
-                           *act.query_scales);
+  // False if cancelled between two layers.
+  bool run(const CancelFlag* cancel) {
+    const std::vector<std::int32_t> layers = layers_to_run(model_, options_.layers);
+    std::span<const std::int32_t> left = layers;
+    for (std::size_t i = 0; i < acts_.size(); ++i) {
+      const auto end = std::ranges::lower_bound(left, model_.spans()[i].end);
+      const std::span<const std::int32_t> mine(left.begin(), end);
+      left = left.subspan(mine.size());
+      enter(i);
+      if (!run_span(i, mine, cancel)) return false;
+    }
+    return true;
   }
-}
 
-void embed(const Model& model, const Pass& pass, Activations& act) {
-  const ModelConfig& config = model.config();
-  model.backend().embed_rows(act.workspace(), pass, model.token_embedding(), act.hidden->f32());
-  if (config.embedding_scale == 1.0f) return;
-  model.backend().scale(act.workspace(), static_cast<std::int64_t>(pass.rows) * config.width,
-                        act.hidden->f32(), config.embedding_scale);
-}
+ private:
+  std::int32_t rows() const { return plan_.pass.rows; }
+  Activations& head() { return acts_.back(); }
 
-// One layer. pass.rope_cos_sin is set to the layer's.
-void run_layer(const Model& model, std::int32_t layer, Pass& pass, Activations& act) {
-  const ModelConfig& config = model.config();
-  const LayerWeights& weights = model.layers()[static_cast<std::size_t>(layer)];
-  const bool local = config.is_local(layer) && act.local_rope;
-  pass.rope_cos_sin = (local ? act.local_rope : act.rope)->f32();
-  const float* input = act.hidden->f32();
-  if (weights.attn_norm) {
-    run_norm(model.backend(), act.workspace(), config, weights.attn_norm, pass.rows, input,
-             act.normed->f32());
-    input = act.normed->f32();
+  // Brings the residual stream to a span: from the embedding, or from the span before.
+  void enter(std::size_t i) {
+    const Backend& backend = *model_.spans()[i].backend;
+    Activations& act = acts_[i];
+    plan_.enter(i, inputs_, backend, act.workspace());
+    upload_positions(backend, act);
+    if (i > 0) {
+      move_hidden(i - 1, i);
+    } else {
+      embed(backend, act);
+    }
   }
-  run_block(model.backend(), config, weights, layer, pass, input, act);
-}
+
+  // The angles and scales that depend on positions: once for all layers of a span.
+  void upload_positions(const Backend& backend, Activations& act) const {
+    Workspace& ws = act.workspace();
+    plan_.fill_angles(backend, ws, model_.rope(), false, *act.rope);
+    if (act.local_rope) plan_.fill_angles(backend, ws, model_.rope(), true, *act.local_rope);
+    if (act.query_scales) {
+      plan_.fill_query_scales(backend, ws, config_.query_growth, config_.query_growth_length,
+                              *act.query_scales);
+    }
+  }
+
+  void embed(const Backend& backend, Activations& act) const {
+    Workspace& ws = act.workspace();
+    backend.embed_rows(ws, plan_.pass, model_.token_embedding(), act.hidden->f32());
+    if (config_.embedding_scale == 1.0f) return;
+    backend.scale(ws, static_cast<std::int64_t>(rows()) * config_.width, act.hidden->f32(),
+                  config_.embedding_scale);
+  }
+
+  // The layers of a span, and the head where it is the last one.
+  bool run_span(std::size_t i, std::span<const std::int32_t> layers, const CancelFlag* cancel) {
+    const bool last = i + 1 == acts_.size();
+    const auto body = [&] {
+      for (const std::int32_t layer : layers) {
+        if (cancel != nullptr && cancel->is_set()) return false;
+        run_layer(i, layer);
+      }
+      if (!last) return true;
+      capture_hidden(i, config_.layers);
+      run_head(model_.backend(), config_, model_.output_norm(), model_.output(), logit_rows_,
+               plan_.pass, head());
+      return true;
+    };
+    if (cancel != nullptr && cancel->is_set()) return false;
+    // Kept states go to another backend from here; which experts run is known to the host only.
+    const bool waits = (!last && !options_.capture.empty()) || config_.experts.count > 0;
+    if (waits) return body();
+    std::vector<std::int64_t> key = {acts_[i].generation(), logit_rows_,
+                                     static_cast<std::int64_t>(layers.size())};
+    key.insert(key.end(), layers.begin(), layers.end());
+    key.insert(key.end(), options_.capture.begin(), options_.capture.end());
+    return model_.spans()[i].backend->run_recorded(acts_[i].workspace(), key, body);
+  }
+
+  void move_hidden(std::size_t from, std::size_t to) {
+    const std::size_t floats =
+        static_cast<std::size_t>(rows()) * static_cast<std::size_t>(config_.width);
+    transfer({*model_.spans()[from].backend, acts_[from].workspace()}, acts_[from].hidden->f32(),
+             {*model_.spans()[to].backend, acts_[to].workspace()}, acts_[to].hidden->f32(),
+             floats * sizeof(float));
+  }
+
+  void run_layer(std::size_t i, std::int32_t layer) {
+    const LayerSpan& span = model_.spans()[i];
+    Activations& act = acts_[i];
+    capture_hidden(i, layer);
+    const LayerWeights& weights = model_.layers()[static_cast<std::size_t>(layer)];
+    const bool local = config_.is_local(layer) && act.local_rope;
+    plan_.pass.rope_cos_sin = (local ? act.local_rope : act.rope)->f32();
+    const float* input = act.hidden->f32();
+    if (weights.attn_norm) {
+      run_norm(*span.backend, act.workspace(), config_, weights.attn_norm, rows(), input,
+               act.normed->f32());
+      input = act.normed->f32();
+    }
+    run_block(*span.backend, config_, weights, {layer, layer - span.first}, plan_.pass, input, act);
+  }
+
+  // Copies the residual stream to its place in `captured`, if that of `layer` is wanted.
+  void capture_hidden(std::size_t i, std::int32_t layer) {
+    const std::int32_t width = config_.width;
+    const std::span<const std::int32_t> wanted = options_.capture;
+    for (std::size_t column = 0; column < wanted.size(); ++column) {
+      if (wanted[column] != layer) continue;
+      // Where the head is elsewhere, its own residual stream is not in use yet.
+      if (i + 1 < acts_.size()) move_hidden(i, acts_.size() - 1);
+      model_.backend().copy_rows(head().workspace(), rows(), width, head().hidden->f32(), width,
+                                 head().captured->f32() + column * static_cast<std::size_t>(width),
+                                 static_cast<std::int64_t>(wanted.size()) * width);
+    }
+  }
+
+  const Model& model_;
+  const ModelConfig& config_;
+  std::span<Activations> acts_;
+  std::span<const PassInput> inputs_;
+  std::int32_t logit_rows_;
+  const PassOptions& options_;
+  PassPlan plan_;
+};
 
 }  // namespace
 
@@ -86,17 +187,21 @@ void Activations::reserve(const ModelConfig& config, std::int32_t rows, std::int
       shared_gate = floats(rows, 1);
     }
     rows_ = rows;
+    ++generation_;
   }
   if (logit_rows > logit_rows_) {
     logits = floats(logit_rows, config.vocab_rows);
     logit_rows_ = logit_rows;
+    ++generation_;
   }
 }
 
 void Activations::reserve_captured(const Model& model, std::int32_t rows, std::int32_t states) {
   const std::size_t bytes = static_cast<std::size_t>(rows) * static_cast<std::size_t>(states) *
                             static_cast<std::size_t>(model.config().width) * sizeof(float);
-  if (bytes > (captured ? captured->bytes() : 0)) captured = backend_.allocate(bytes);
+  if (bytes <= (captured ? captured->bytes() : 0)) return;
+  captured = backend_.allocate(bytes);
+  ++generation_;
 }
 
 std::size_t Activations::bytes() const {
@@ -108,26 +213,10 @@ std::size_t Activations::bytes() const {
   return sum;
 }
 
-bool forward(const Model& model, Activations& act, std::span<const PassInput> inputs,
-             LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options) {
-  const ModelConfig& config = model.config();
-  PassPlan plan(inputs, config.vocab_rows);
-  Pass& pass = plan.pass;
-  SPECDEC_CHECK(logit_rows.count >= 0 && logit_rows.count <= pass.rows, logit_rows.count,
-                " logit rows of ", pass.rows);
-  act.reserve(config, pass.rows, logit_rows.count);
-  act.reserve_captured(model, pass.rows, static_cast<std::int32_t>(options.capture.size()));
-
-  upload_positions(model, plan, act);
-  embed(model, pass, act);
-  for (const std::int32_t layer : layers_to_run(model, options.layers)) {
-    if (cancel != nullptr && cancel->is_set()) return false;
-    capture_hidden(model, act, pass.rows, layer, options.capture);
-    run_layer(model, layer, pass, act);
-  }
-  capture_hidden(model, act, pass.rows, config.layers, options.capture);
-  run_head(model.backend(), config, model.output_norm(), model.output(), logit_rows.count, pass,
-           act);
+bool forward(const Model& model, std::span<Activations> activations,
+             std::span<const PassInput> inputs, LogitRows logit_rows, const CancelFlag* cancel,
+             const PassOptions& options) {
+  if (!ForwardPass(model, activations, inputs, logit_rows.count, options).run(cancel)) return false;
   for (const PassInput& input : inputs) {
     input.cache->append(static_cast<std::int32_t>(input.tokens.size()));
   }

@@ -39,8 +39,11 @@ class Activations {
   // Room for `states` hidden states of each of `rows` rows.
   void reserve_captured(const Model& model, std::int32_t rows, std::int32_t states);
   std::size_t bytes() const;
+  // Grows whenever a buffer moves.
+  std::int64_t generation() const { return generation_; }
 
   Workspace& workspace() { return *workspace_; }
+  const Workspace& workspace() const { return *workspace_; }
 
   std::unique_ptr<Buffer> hidden;        // [M, E] the residual stream
   std::unique_ptr<Buffer> normed;        // [M, E]
@@ -59,12 +62,15 @@ class Activations {
   const Backend& backend_;
   std::unique_ptr<Workspace> workspace_;
   std::int32_t rows_ = 0, logit_rows_ = 0;
+  std::int64_t generation_ = 0;
 };
 
 // Runs one pass over the inputs' rows. Writes their keys and values behind each cache's length and
-// lengthens the caches; leaves logits [logit_rows.count, V] in activations.logits.
+// lengthens the caches. activations: one for each span of the model; logits [logit_rows.count, V]
+// and captured states are left in the last one.
 // Returns false, with the caches' lengths unchanged, if `cancel` was set between two layers.
-bool forward(const Model& model, Activations& activations, std::span<const PassInput> inputs,
-             LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options = {});
+bool forward(const Model& model, std::span<Activations> activations,
+             std::span<const PassInput> inputs, LogitRows logit_rows, const CancelFlag* cancel,
+             const PassOptions& options = {});
 
 }  // namespace specdec

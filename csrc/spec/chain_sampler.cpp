@@ -1,5 +1,7 @@
 #include "spec/chain_sampler.h"
 
+#include "backend/transfer.h"
+
 namespace specdec {
 namespace {
 
@@ -21,6 +23,21 @@ const float* ChainSampler::adjusted(const DrawParams& draw, const Backend& backe
   return out;
 }
 
+// Where the verify step can read the distribution of token `index`.
+const float* ChainSampler::for_target(const DraftContext& context, const Backend& backend,
+                                      Workspace& workspace, const float* weights,
+                                      std::size_t index) {
+  if (context.target == nullptr || context.target->backend().device() == backend.device()) {
+    return weights;
+  }
+  const Backend& target = context.target->backend();
+  if (target_weights_.size() <= index) target_weights_.resize(index + 1);
+  float* out = row_of(target_weights_[index], target, context.draw.vocab);
+  transfer({backend, workspace}, weights, {target, context.target->workspace()}, out,
+           static_cast<std::size_t>(context.draw.vocab) * sizeof(float));
+  return out;
+}
+
 bool ChainSampler::draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
                         const float* logits, Proposal& proposal, float min_confidence) {
   const DrawParams& draw = context.draw;
@@ -29,32 +46,40 @@ bool ChainSampler::draw(const DraftContext& context, const Backend& backend, Wor
   if (weights_.size() <= index) weights_.resize(index + 1);
   float* weights = row_of(weights_[index], backend, draw.vocab);
   const float* row = adjusted(draw, backend, workspace, logits);
-  const auto distribution = [&](const FilterParams& filter) {
-    return backend.distribution(workspace, row, draw.vocab, filter, nullptr, weights);
-  };
-  // The likeliest token weighs 1. At temperature 0 nothing else does: there the draft's own
-  // distribution tells.
   const bool greedy = draw.filter.greedy();
-  std::uint64_t total = 0;
-  if (!greedy || min_confidence > 0.0f) {
-    total = distribution(greedy ? FilterParams{} : draw.filter);
-    if (kMassUnit < static_cast<double>(min_confidence) * static_cast<double>(total)) return false;
-  }
-  if (greedy) total = distribution(draw.filter);
-  const DistributionView dist{weights, total};
   const bool sampled = draw.rule == AcceptRule::kRejection && !greedy;
-  const TokenId token =
-      backend.draw(workspace, dist, draw.vocab, draw.seed, context.tokens.size() + index,
-                   sampled ? RngPurpose::kDraftDraw : RngPurpose::kTargetDraw);
-  if (sampled) proposal.dists.push_back(dist);
-  proposal.push_chain(token, sampled ? static_cast<std::int32_t>(index) : -1);
-  if (context.counts != nullptr) counts_.add_output(token);
+  const RngPurpose purpose = sampled ? RngPurpose::kDraftDraw : RngPurpose::kTargetDraw;
+  const std::uint64_t position = context.tokens.size() + index;
+  DrawnToken drawn;
+  if (min_confidence > 0.0f) {
+    // The likeliest token weighs 1. At temperature 0 nothing else does: there the draft's own
+    // distribution tells.
+    const FilterParams filter = greedy ? FilterParams{} : draw.filter;
+    drawn.total = backend.distribution(workspace, row, draw.vocab, filter, nullptr, weights);
+    const auto mass = static_cast<double>(drawn.total);
+    if (kMassUnit < static_cast<double>(min_confidence) * mass) return false;
+  }
+  if (min_confidence > 0.0f && !greedy) {
+    drawn.token =
+        backend.draw(workspace, {weights, drawn.total}, draw.vocab, draw.seed, position, purpose);
+  } else {
+    drawn = backend.filter_and_draw(workspace, row, draw.vocab, draw.filter, weights, draw.seed,
+                                    position, purpose);
+  }
+  if (sampled) {
+    proposal.dists.push_back(
+        {for_target(context, backend, workspace, weights, index), drawn.total});
+  }
+  proposal.push_chain(drawn.token, sampled ? static_cast<std::int32_t>(index) : -1);
+  if (context.counts != nullptr) counts_.add_output(drawn.token);
   return true;
 }
 
 std::size_t ChainSampler::bytes() const {
   std::size_t sum = adjusted_ ? adjusted_->bytes() : 0;
-  for (const auto& row : weights_) sum += row ? row->bytes() : 0;
+  for (const auto* rows : {&weights_, &target_weights_}) {
+    for (const auto& row : *rows) sum += row ? row->bytes() : 0;
+  }
   return sum;
 }
 

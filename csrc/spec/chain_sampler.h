@@ -18,6 +18,8 @@ class ChainSampler {
   // Appends the next token to the chain `proposal`, drawn from logits [>= vocab] in backend memory.
   // Under `coupled` with the target's own noise, so that both often draw the same token; under
   // `rejection` with noise of its own, and with the distribution for the acceptance rule.
+  // backend: of the logits. Where the target's is another, whose memory is not the same, the
+  // distribution is copied there.
   // False, with nothing drawn, if the likeliest token is less likely than min_confidence: decided
   // before anything is drawn, for a chain that ended because of what it drew would be biased.
   bool draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
@@ -26,13 +28,16 @@ class ChainSampler {
   std::size_t bytes() const;
 
  private:
+  const float* for_target(const DraftContext& context, const Backend& backend, Workspace& workspace,
+                          const float* weights, std::size_t index);
   const float* adjusted(const DrawParams& draw, const Backend& backend, Workspace& workspace,
                         const float* logits);
 
   std::vector<std::unique_ptr<Buffer>>
-      weights_;         // [longest chain so far][vocab]: what each token was drawn from
-  TokenCounts counts_;  // of the text and the chain drafted so far
-  std::unique_ptr<Buffer> adjusted_;  // [vocab] logits with penalties and bias
+      weights_;  // [longest chain so far][vocab]: what each token was drawn from
+  std::vector<std::unique_ptr<Buffer>> target_weights_;  // the same on the target's backend
+  TokenCounts counts_;                                   // of the text and the chain drafted so far
+  std::unique_ptr<Buffer> adjusted_;                     // [vocab] logits with penalties and bias
 };
 
 }  // namespace specdec

@@ -19,9 +19,4 @@ void HiddenRows::copy(const Backend& backend, Workspace& ws, std::int32_t i,
   }
 }
 
-void wait_for_copies(const Backend& backend, Workspace& ws, const float* copied) {
-  float any = 0.0f;
-  backend.download(ws, &any, copied, sizeof any);
-}
-
 }  // namespace specdec

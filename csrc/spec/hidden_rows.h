@@ -18,13 +18,10 @@ struct HiddenRows {
 
   std::int32_t size() const { return static_cast<std::int32_t>(rows.size()); }
 
-  // Copies the states of the i-th row of `wanted` layers, all of them kept, to out [wanted, E].
+  // Copies the states of the i-th row of `wanted` layers, all of them kept, to out [wanted, E]. ws:
+  // that of the pass; a reader on another one has to be ordered behind it (Backend::order).
   void copy(const Backend& backend, Workspace& ws, std::int32_t i,
             std::span<const std::int32_t> wanted, float* out) const;
 };
-
-// Waits until what copy() wrote to `copied` is there. The heads read it on a workspace of their
-// own, and only operations of one workspace take effect in order.
-void wait_for_copies(const Backend& backend, Workspace& ws, const float* copied);
 
 }  // namespace specdec

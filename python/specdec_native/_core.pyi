@@ -158,6 +158,16 @@ class Backend:
     What computes: the CPU, or the reference.
     """
     @property
+    def device(self) -> int:
+        """
+        The number of the device in whose memory it computes; -1: the host.
+        """
+    @property
+    def free_bytes(self) -> int | None:
+        """
+        What is left of that device's memory; None for the host.
+        """
+    @property
     def name(self) -> str: ...
     @property
     def threads(self) -> int: ...
@@ -217,9 +227,17 @@ class Model:
     Weights and configuration, immutable.
     """
     @staticmethod
-    def load(path: str, backend: Backend, progress: typing.Any = None) -> Model:
+    def load(
+        path: str,
+        backend: Backend,
+        progress: typing.Any = None,
+        rest: Backend | None = None,
+        layers: typing.SupportsInt | typing.SupportsIndex = -1,
+    ) -> Model:
         """
-        Loads a GGUF file; progress(fraction) is called as tensors are loaded.
+        Loads a GGUF file; progress(fraction) is called as tensors are loaded. rest: the
+        backend of all but the first `layers` layers, the output head included; -1 or more
+        than there are: none of it is there.
         """
     @property
     def architecture(self) -> str: ...
@@ -232,6 +250,11 @@ class Model:
     def layers(self) -> int: ...
     @property
     def name(self) -> str: ...
+    @property
+    def spans(self) -> list[tuple[str, int]]:
+        """
+        (backend, number of layers) in order; the output head is on the last.
+        """
     @property
     def trained_context(self) -> int: ...
     @property
@@ -432,7 +455,10 @@ class Generator:
         """
         float32 [len(tokens) - first, vocab_rows]: row i scores the token after first + i.
         """
-    def memory(self) -> dict[str, int]: ...
+    def memory(self) -> list[tuple[str, dict[str, int]]]:
+        """
+        (backend, bytes) of each span of the target's layers.
+        """
     def stats(self) -> dict[str, typing.Any]: ...
     def step(self) -> StepResult:
         """

@@ -21,6 +21,7 @@ from specdec_native.drafters import (
 )
 from specdec_native.errors import IncompatibleModelsError
 from specdec_native.models import resolve_model
+from specdec_native.placement import same_device
 from specdec_native.text import Tokenizer
 from specdec_native.text.translation import TokenTranslator
 
@@ -33,7 +34,7 @@ def build_drafter(
     *,
     n_ctx: int,
     kv_type: str,
-    load: Callable[[str | os.PathLike[str]], _core.Model],
+    load: Callable[[DraftModel], _core.Model],
 ) -> _core.Drafter:
     """Loads what a drafter needs and checks that it fits the target.
 
@@ -42,7 +43,7 @@ def build_drafter(
         target: The model it drafts for.
         n_ctx: Positions of the target's context.
         kv_type: Type of the caches.
-        load: Loads a draft model from a path or a known name.
+        load: Loads a draft model where its description says.
 
     Returns:
         The engine's drafter.
@@ -62,7 +63,7 @@ def _build(
     target: _core.Model,
     n_ctx: int,
     kv_type: str,
-    load: Callable[[str | os.PathLike[str]], _core.Model],
+    load: Callable[[DraftModel], _core.Model],
 ) -> _core.Drafter:
     if isinstance(drafter, SuffixDraft):
         return _build_suffix(drafter, target)
@@ -71,8 +72,10 @@ def _build(
     if isinstance(drafter, LayerSkipDraft):
         return _core.LayerSkipDrafter(target, _layers(drafter, target), drafter.max_draft)
     if isinstance(drafter, MedusaDraft):
+        _check_device(drafter, target)
         return _build_medusa(drafter, target)
     if isinstance(drafter, EagleDraft):
+        _check_device(drafter, target)
         head = _core.EagleHead.load(str(_checked_heads(drafter.path, target)), target)
         shape = _growing(drafter.tree)
         return _core.EagleDrafter(head, n_ctx, kv_type, drafter.max_draft, **shape)
@@ -102,6 +105,17 @@ def _build_medusa(drafter: MedusaDraft, target: _core.Model) -> _core.Drafter:
     return _core.MedusaDrafter(heads, _paths(drafter.tree, drafter.max_draft, heads.heads))
 
 
+def _check_device(drafter: MedusaDraft | EagleDraft, target: _core.Model) -> None:
+    home = target.spans[-1][0]
+    if drafter.device is None or same_device(drafter.device, home):
+        return
+    raise ValueError(
+        f"drafting heads were asked to run on {drafter.device!r}, but they read hidden states of "
+        f"the target and run where its output head is, on {home!r}; leave out device, or move the "
+        "target"
+    )
+
+
 def _checked_heads(path: str | os.PathLike[str], target: _core.Model) -> Path:
     """The file, its vocabulary compared with the target's where it says which it was made for."""
     found = resolve_model(path)
@@ -123,9 +137,9 @@ def _build_draft_model(
     target: _core.Model,
     n_ctx: int,
     kv_type: str,
-    load: Callable[[str | os.PathLike[str]], _core.Model],
+    load: Callable[[DraftModel], _core.Model],
 ) -> _core.Drafter:
-    model = load(drafter.path)
+    model = load(drafter)
     translator = _translator(drafter, target, model)
     positions = min(drafter.n_ctx or n_ctx, n_ctx, model.trained_context)
     if positions < n_ctx:

@@ -125,6 +125,7 @@ class DraftModel:
             strings both vocabularies have, and reads the text in tokens of its own.
         adaptive: Whether the controller decides how many tokens it drafts, if any; else always
             `max_draft`. Under ``acceptance="rejection"`` a seed repeats its text only without.
+        device: Where it runs, as for `Generator`; None: where the target does, all of it.
     """
 
     path: str | os.PathLike[str]
@@ -135,6 +136,7 @@ class DraftModel:
     min_confidence: float = 0.0
     allow_vocab_mismatch: bool = False
     adaptive: bool = True
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the numbers.
@@ -225,12 +227,14 @@ class MedusaDraft:
             per node; 1 is a chain. Or the paths themselves: ``[[0], [1], [0, 0]]`` is the likeliest
             token, the second likeliest, and the likeliest after the first.
         adaptive: Whether the controller decides if it drafts; else always.
+        device: None, or the device of the target's output head: the heads run nowhere else.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 16
     tree: Tree = None
     adaptive: bool = True
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the numbers; whether there are as many heads is checked at load.
@@ -254,12 +258,14 @@ class EagleDraft:
             2406.16858) up to `max_draft` nodes. Or a fixed tree, see `MedusaDraft`.
         adaptive: Whether the controller decides how many tokens it drafts, if any; else always
             `max_draft`.
+        device: None, or the device of the target's output head: the head runs nowhere else.
     """
 
     path: str | os.PathLike[str]
     max_draft: int = 4
     tree: Tree = None
     adaptive: bool = True
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the numbers.

@@ -20,13 +20,14 @@ from specdec_native import _core
 from specdec_native.chat import ChatTemplate, encode_chat
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafter_building import build_drafter
-from specdec_native.drafters import Drafter, parse_draft
+from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.errors import (
     BusyError,
     ContextFullError,
     OutputError,
 )
 from specdec_native.models import resolve_model
+from specdec_native.placement import Devices, Place, same_device
 from specdec_native.progress import Progress, ProgressOption, open_progress
 from specdec_native.sampling import (
     ResolvedParams,
@@ -40,7 +41,6 @@ from specdec_native.text import Tokenizer, Vocabulary
 __all__ = ["Generator"]
 
 _LOGIT_ROWS = 64  # rows with logits per pass: bounds the scratch memory
-_CUDA_NAMES = ("cuda", "cuda_emu")  # the second in test builds only
 
 Message = Mapping[str, Any]
 
@@ -63,6 +63,7 @@ class Generator:
         draft: str | os.PathLike[str] | Drafter | Sequence[str | Drafter] | None = "auto",
         n_ctx: int | None = None,
         device: str = "auto",
+        gpu_layers: int | None = None,
         threads: int | None = None,
         kv_type: str = "f16",
         progress: ProgressOption = None,
@@ -79,6 +80,9 @@ class Generator:
             n_ctx: Positions of the context; None: the trained length, at most 8192.
             device: ``"auto"`` (today the CPU), ``"cpu"``, ``"cuda"`` or ``"cuda:N"``; ``"ref"`` is
                 the slow reference in double precision.
+            gpu_layers: Only so many of the first layers run on the device, the others and the
+                output head on the CPU; the text is the same. None, -1 or more than there are:
+                everything.
             threads: Threads that compute; None: one per physical core.
             kv_type: Type of the key/value cache: ``"f16"``, ``"f32"``, or ``"q8_0"``, which takes
                 half the memory of f16 and needs heads of a multiple of 32.
@@ -89,6 +93,7 @@ class Generator:
             GgufError: A file is damaged or not supported.
             IncompatibleModelsError: A draft model has another vocabulary.
             BackendUnavailableError: The device is not to be had.
+            OutOfMemoryError: The device has too little memory; says how many layers would fit.
             FileNotFoundError: No such file or model name.
         """
         wanted = parse_draft(draft)
@@ -96,33 +101,51 @@ class Generator:
         # Weak, so that dropping the last reference to a stream ends its request.
         self._active: weakref.ref[Stream] | None = None
         self._synthetic_acceptance = -1.0  # off; set by the bench alone
-        self._backend = _make_backend(device, threads)
+        self._devices = Devices(threads)
+        place = self._devices.place(device, gpu_layers)
         with open_progress(progress) as shown:
-            target = self._load_model(model, "target", shown)
+            target = self._load_model(model, "target", place, n_ctx, kv_type, shown)
             metadata = target.file.metadata
             self.tokenizer = Tokenizer(Vocabulary.from_metadata(metadata))
             self._recommended = recommended_in(metadata)
             self._n_ctx = _context_length(n_ctx, target.trained_context)
-            self._drafters = [self._build_drafter(one, target, kv_type, shown) for one in wanted]
+            self._drafters = []
+            self._homes: list[str] = []  # the devices of the drafters
+            for one in wanted:
+                home = target.spans[-1][0]
+                if isinstance(one, DraftModel):
+                    home = self._devices.place(one.device or place.device).device
+                self._drafters.append(self._build_drafter(one, home, target, kv_type, shown))
+                self._homes.append(home)
         self._model: _core.Model | None = target
         self._core: _core.Generator | None = _core.Generator(target, self._n_ctx, kv_type)
 
-    def _load_model(self, name: str | os.PathLike[str], role: str, shown: Progress) -> _core.Model:
+    def _load_model(
+        self,
+        name: str | os.PathLike[str],
+        role: str,
+        place: Place,
+        n_ctx: int | None,
+        kv_type: str,
+        shown: Progress,
+    ) -> _core.Model:
         path = resolve_model(name)
-        return _core.Model.load(
-            str(path), self._backend, lambda part: shown(part, f"loading {role} {path.name}")
+        return self._devices.load(
+            path,
+            place,
+            lambda part: shown(part, f"loading {role} {path.name}"),
+            n_ctx=n_ctx,
+            kv_type=kv_type,
         )
 
     def _build_drafter(
-        self, drafter: Drafter, target: _core.Model, kv_type: str, shown: Progress
+        self, drafter: Drafter, home: str, target: _core.Model, kv_type: str, shown: Progress
     ) -> _core.Drafter:
-        return build_drafter(
-            drafter,
-            target,
-            n_ctx=self._n_ctx,
-            kv_type=kv_type,
-            load=lambda path: self._load_model(path, "draft", shown),
-        )
+        def load(one: DraftModel) -> _core.Model:
+            positions = min(one.n_ctx or self._n_ctx, self._n_ctx)
+            return self._load_model(one.path, "draft", Place(home), positions, kv_type, shown)
+
+        return build_drafter(drafter, target, n_ctx=self._n_ctx, kv_type=kv_type, load=load)
 
     # --- Generating ------------------------------------------------------------------------------
 
@@ -364,15 +387,27 @@ class Generator:
             raise ValueError("this generator is closed; make a new one")
         return self._model
 
-    def memory(self) -> dict[str, int]:
-        """Bytes in use: weights, caches and scratch of target and drafts, and their total."""
-        use = self._engine().memory()
+    def memory(self, device: str | None = None) -> dict[str, int]:
+        """Bytes in use: weights, caches and scratch of target and drafts, and their total.
+
+        Args:
+            device: Only what lies in the memory of this device, such as ``"cuda"`` or ``"cpu"``.
+        """
+
+        def counts(home: str) -> bool:
+            return device is None or same_device(device, home)
+
+        spans = [use for home, use in self._engine().memory() if counts(home)]
+        drafters = [
+            one for one, home in zip(self._drafters, self._homes, strict=True) if counts(home)
+        ]
         parts = {
-            "target_weights": use["target_weights"],
-            "draft_weights": sum(one.weight_bytes for one in self._drafters),
-            "target_cache": use["target_cache"],
-            "draft_cache": sum(one.cache_bytes for one in self._drafters),
-            "scratch": use["target_scratch"] + sum(one.scratch_bytes for one in self._drafters),
+            "target_weights": sum(use["target_weights"] for use in spans),
+            "draft_weights": sum(one.weight_bytes for one in drafters),
+            "target_cache": sum(use["target_cache"] for use in spans),
+            "draft_cache": sum(one.cache_bytes for one in drafters),
+            "scratch": sum(use["target_scratch"] for use in spans)
+            + sum(one.scratch_bytes for one in drafters),
         }
         return {**parts, "total": sum(parts.values())}
 
@@ -383,7 +418,8 @@ class Generator:
             active.close()
         self._core = None
         self._model = None
-        self._drafters = []
+        self._drafters, self._homes = [], []
+        self._devices = Devices(None)
 
     def __reduce__(self) -> NoReturn:
         """Refuses: weights and caches are no data to copy."""
@@ -401,17 +437,6 @@ class Generator:
     ) -> None:
         """Closes the generator."""
         self.close()
-
-
-def _make_backend(device: str, threads: int | None) -> _core.Backend:
-    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
-        raise ValueError(f"threads is {threads!r}; it must be a whole number from 1 to 1024")
-    if device in ("auto", "cpu"):
-        # A CUDA device has to be asked for until the backend has been run on one.
-        return _core.make_backend("cpu", threads or 0)
-    if device == "ref" or (isinstance(device, str) and device.partition(":")[0] in _CUDA_NAMES):
-        return _core.make_backend(device, 1)
-    raise ValueError(f"device is {device!r}; known are 'auto', 'cpu', 'cuda' and 'cuda:N'")
 
 
 def _context_length(n_ctx: int | None, trained: int) -> int:

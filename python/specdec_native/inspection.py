@@ -57,7 +57,7 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
         FileNotFoundError: There is none.
     """
     file = _core.GgufFile(resolve_model(path))
-    about = _Facts(file)
+    about = ModelFacts(file)
     reason = _reason_against(file)
     runnable = reason is None
     context = about.context(n_ctx) if runnable else n_ctx
@@ -94,6 +94,7 @@ def estimate_memory(
     n_ctx: int | None = None,
     *,
     kv_type: str = "f16",
+    gpu_layers: int | None = None,
 ) -> dict[str, int]:
     """Estimates the memory of a `Generator` before anything is loaded.
 
@@ -102,6 +103,8 @@ def estimate_memory(
         draft: As for `Generator`.
         n_ctx: Positions of the context; None: the trained length, at most 8192.
         kv_type: Type of the key/value cache: ``"f16"``, ``"q8_0"`` or ``"f32"``.
+        gpu_layers: None: wherever it is. A number, as for `Generator`: only what then lies on the
+            device; of the drafts those without a device of their own.
 
     Returns:
         Bytes under the keys of `Generator.memory`; ``scratch`` is that of a long prompt.
@@ -113,7 +116,7 @@ def estimate_memory(
     """
     if kv_type not in _CACHE_BYTES:
         raise ValueError(f"kv_type is {kv_type!r}; supported: {', '.join(_CACHE_BYTES)}")
-    target = _Facts(_core.GgufFile(resolve_model(model)))
+    target = ModelFacts(_core.GgufFile(resolve_model(model)))
     context = target.context(n_ctx)
     parts = {
         "target_weights": target.weight_bytes(),
@@ -122,20 +125,34 @@ def estimate_memory(
         "draft_cache": 0,
         "scratch": target.scratch_bytes(),
     }
-    for drafter in parse_draft(draft):
+    drafters = parse_draft(draft)
+    if gpu_layers is not None:
+        layers = target.needed("block_count")
+        whole = not 0 <= gpu_layers <= layers
+        there = target.device_bytes(layers + 1 if whole else gpu_layers, context, kv_type)
+        parts["target_weights"], parts["target_cache"] = there["weights"], there["cache"]
+        parts["scratch"] = there["scratch"]
+        drafters = [one for one in drafters if _is_on_device(one, gpu_layers, whole)]
+    for drafter in drafters:
         if isinstance(drafter, DraftModel):
-            small = _Facts(_core.GgufFile(resolve_model(drafter.path)))
+            small = ModelFacts(_core.GgufFile(resolve_model(drafter.path)))
             positions = min(drafter.n_ctx or context, context, small.context(None, limit=context))
             parts["draft_weights"] += small.weight_bytes()
             parts["draft_cache"] += small.cache_bytes(positions, kv_type)
             parts["scratch"] += small.scratch_bytes()
         elif isinstance(drafter, (MedusaDraft, EagleDraft)):
-            heads = _Facts(_core.GgufFile(resolve_model(drafter.path)))
+            heads = ModelFacts(_core.GgufFile(resolve_model(drafter.path)))
             parts["draft_weights"] += heads.weight_bytes()
             if isinstance(drafter, EagleDraft):
                 parts["draft_cache"] += heads.cache_bytes(context, kv_type)
                 parts["scratch"] += heads.scratch_bytes()
     return {**parts, "total": sum(parts.values())}
+
+
+def _is_on_device(drafter: Drafter, gpu_layers: int, whole: bool) -> bool:
+    if isinstance(drafter, DraftModel):
+        return drafter.device is None and gpu_layers != 0
+    return whole  # heads are where the target's output head is
 
 
 def vocabularies_fit(
@@ -154,7 +171,7 @@ def vocabularies_fit(
     return True, None
 
 
-class _Facts:
+class ModelFacts:
     """What the metadata of a file says, read with care: it is input from outside."""
 
     def __init__(self, file: _core.GgufFile) -> None:
@@ -207,10 +224,23 @@ class _Facts:
         return n_ctx or min(self.needed("context_length"), limit)
 
     def weight_bytes(self) -> int:
-        return sum(
-            max(tensor.bytes, int(_elements(tensor) * _PACKED_BITS.get(tensor.dtype, 0) / 8))
-            for tensor in self.file.tensors
-        )
+        return sum(_loaded_bytes(tensor) for tensor in self.file.tensors)
+
+    def device_bytes(self, layers: int, positions: int, kv_type: str) -> dict[str, int]:
+        """What the first `layers` layers take on a device; more than there are: with the head."""
+        total = self.needed("block_count")
+        tensors = {tensor.name: tensor for tensor in self.file.tensors}
+        prefixes = {f"blk.{i}" for i in range(min(layers, total))}
+        there = [one for name, one in tensors.items() if ".".join(name.split(".")[:2]) in prefixes]
+        if layers > total:
+            head = "output.weight" if "output.weight" in tensors else "token_embd.weight"
+            there += [tensors[name] for name in (head, "output_norm.weight") if name in tensors]
+        cache = self.cache_bytes(positions, kv_type) * min(layers, total) // total
+        return {
+            "weights": sum(_loaded_bytes(tensor) for tensor in there),
+            "cache": cache,
+            "scratch": self.scratch_bytes() if layers else 0,
+        }
 
     def cache_bytes(self, positions: int, kv_type: str) -> int:
         row = (self.kv_heads or 0) * (self.head_dim or 0)
@@ -230,6 +260,10 @@ class _Facts:
         attention = self.needed("attention.head_count") * (self.head_dim or 0)
         row = 3 * width + 2 * attention + ffn + (self.head_dim or 0)
         return 4 * (PREFILL_CHUNK * row + _VERIFY_ROWS * (self.vocab_size or 0))
+
+
+def _loaded_bytes(tensor: _core.GgufTensor) -> int:
+    return max(tensor.bytes, int(_elements(tensor) * _PACKED_BITS.get(tensor.dtype, 0) / 8))
 
 
 def _elements(tensor: _core.GgufTensor) -> int:

@@ -1,10 +1,12 @@
 // Kernels with the faults that the emulated device must find, each run once; prints "name: what the
 // device said", or "ok" and the value that came out. tests/cuda_emu/test_emulator.py reads it.
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 
 #include "backend/cuda/launch.h"
+#include "backend/cuda/staging.h"
 
 namespace specdec::cuda {
 namespace {
@@ -121,10 +123,83 @@ void report_order_of_copies() {
   const Stream stream;
   const DeviceMemory memory(sizeof(float));
   float first = 3.0f, second = 0.0f;
-  queue_copy_to_device(stream.handle(), memory.data(), &first, sizeof(first));
+  Staging staging;
+  staging.send(stream.handle(), memory.data(), &first, sizeof(first));
   first = 4.0f;  // the copy has what was there when it was queued
-  copy_to_host(stream.handle(), &second, memory.data(), sizeof(second));
+  staging.receive(stream.handle(), &second, memory.data(), sizeof(second));
   std::printf("copies: ok %g\n", static_cast<double>(second));
+}
+
+// Pinned memory is read when the stream gets there: whoever changes it before gets the change.
+void report_early_reuse() {
+  const Stream stream;
+  const DeviceMemory memory(sizeof(float));
+  const PinnedMemory pinned(sizeof(float));
+  float value = 3.0f;
+  std::memcpy(pinned.data(), &value, sizeof(value));
+  queue_copy_to_device(stream.handle(), memory.data(), pinned.data(), sizeof(value));
+  value = 4.0f;
+  std::memcpy(pinned.data(), &value, sizeof(value));
+  copy_to_host(stream.handle(), &value, memory.data(), sizeof(value));
+  std::printf("early_reuse: ok %g\n", static_cast<double>(value));
+}
+
+__global__ void add_one(const float* from, float* to) {
+  if (threadIdx.x == 0) *to = *from + 1.0f;
+}
+
+// A reader on another stream, with and without an event between.
+void report_two_streams(const char* name, bool ordered) {
+  const Stream writer, reader;
+  const Event written;
+  const DeviceMemory memory(2 * sizeof(float));
+  float* values = memory.as<float>();
+  const float start = 1.0f;
+  copy_to_device(values, &start, sizeof(start));
+  launch("add_one", add_one, {}, kThreads, 0, writer.handle(), values, values);
+  record_event(written.handle(), writer.handle());
+  launch("add_one", add_one, {}, kThreads, 0, writer.handle(), values, values);  // too late
+  if (ordered) wait_for_event(reader.handle(), written.handle());
+  launch("add_one", add_one, {}, kThreads, 0, reader.handle(), values, values + 1);
+  float found = 0.0f;
+  copy_to_host(reader.handle(), &found, values + 1, sizeof(found));
+  std::printf("%s: ok %g\n", name, static_cast<double>(found));
+}
+
+// What is repeated are the pointers, and what they point to then.
+void report_recording() {
+  const Stream stream;
+  const DeviceMemory memory(2 * sizeof(float));
+  float* values = memory.as<float>();
+  float found = 1.0f;
+  copy_to_device(values, &found, sizeof(found));
+  begin_recording(stream.handle());
+  launch("add_one", add_one, {}, kThreads, 0, stream.handle(), values, values + 1);
+  launch("add_one", add_one, {}, kThreads, 0, stream.handle(), values + 1, values);
+  try {
+    copy_to_host(stream.handle(), &found, values, sizeof(found));
+  } catch (const std::exception& error) {
+    std::printf("waiting_while_recording: %s\n", error.what());
+  }
+  const Graph graph(end_recording(stream.handle()));
+  copy_to_host(stream.handle(), &found, values, sizeof(found));
+  std::printf("recorded: ok %g\n", static_cast<double>(found));
+  for (int i = 0; i < 3; ++i) run_graph(graph.handle(), stream.handle());
+  copy_to_host(stream.handle(), &found, values, sizeof(found));
+  std::printf("repeated: ok %g\n", static_cast<double>(found));
+}
+
+// Each device has memory of its own.
+void report_other_device() {
+  select_device(1);
+  const DeviceMemory elsewhere(sizeof(float));
+  select_device(0);
+  const Stream stream;
+  try {
+    launch("sound", sound, {}, kThreads, 0, stream.handle(), elsewhere.as<float>());
+  } catch (const std::exception& error) {
+    std::printf("other_device: %s\n", error.what());
+  }
 }
 
 void run_all() {
@@ -139,6 +214,11 @@ void run_all() {
   report("half_warp_block", sound, 48);
   report("host_pointer", sound, kThreads, true);
   report_order_of_copies();
+  report_early_reuse();
+  report_two_streams("ordered_streams", true);
+  report_two_streams("unordered_streams", false);
+  report_recording();
+  report_other_device();
   report("sound_again", sound, kThreads);
 }
 

@@ -23,6 +23,10 @@ EXPECTED = {
     "half_warp_block": "blocks of 48 threads",
     "host_pointer": "is not device memory",
     "copies": "ok 3",
+    "waiting_while_recording": "a copy that waits while work is being recorded",
+    "recorded": "ok 1",  # noted, not run
+    "repeated": "ok 7",
+    "other_device": "is memory of device 1, but the stream is one of device 0",
     "sound_again": "ok 32",
 }
 
@@ -40,6 +44,17 @@ def test_faults_are_found(order: str, deferred: str) -> None:
     found = reports(SPECDEC_EMU_ORDER=order, SPECDEC_EMU_DEFER=deferred)
     for name, text in EXPECTED.items():
         assert text in found[name], name
+
+
+def test_streams_that_only_an_event_orders() -> None:
+    late = reports(SPECDEC_EMU_DEFER="1")
+    assert late["ordered_streams"] == "ok 3"
+    assert late["unordered_streams"] == "ok 2"  # it read before anybody wrote
+
+
+def test_pinned_memory_is_read_when_the_stream_gets_there() -> None:
+    assert reports(SPECDEC_EMU_DEFER="0")["early_reuse"] == "ok 3"
+    assert reports(SPECDEC_EMU_DEFER="1")["early_reuse"] == "ok 4"
 
 
 def test_a_missing_barrier_shows_in_one_of_the_orders() -> None:

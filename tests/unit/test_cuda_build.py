@@ -28,6 +28,8 @@ def configure(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(CMAKE is None, reason="needs cmake")
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a compiler on PATH")
 class TestConfigure:
+    """R53."""
+
     def test_on_without_nvcc_fails_early_and_says_what_to_do(self, tmp_path: Path) -> None:
         result = configure(tmp_path, "-DSPECDEC_CUDA=ON")
         assert result.returncode != 0
@@ -60,6 +62,7 @@ def test_build_info_says_what_was_built_or_why_not() -> None:
 
 
 def test_importing_needs_no_cuda_library() -> None:
+    """R55."""
     if not sys.platform.startswith("linux") or shutil.which("readelf") is None:
         pytest.skip("needs readelf")
     listing = subprocess.run(
@@ -83,6 +86,7 @@ for device in ("auto", "cpu", "cuda", "cuda:7", "cuda:x"):
 
 
 def test_without_a_device_auto_takes_the_cpu_and_cuda_says_why(tiny_model: Path) -> None:
+    """R56."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tiny_model)],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

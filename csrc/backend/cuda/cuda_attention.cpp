@@ -32,31 +32,66 @@ std::vector<int> paths_of(const Segment& segment) {
   return out;
 }
 
-// Puts the paths of a tree on the device; returns the longest.
-int upload_paths(CudaWorkspace& ws, const Segment& segment, bool only_segment,
-                 AttentionSegment* out) {
-  const auto n = static_cast<std::size_t>(segment.rows);
-  const std::vector<int> paths = paths_of(segment);
-  int* device = ws.get<int>(Area::kPaths, paths.size());
-  const std::vector<std::int32_t> parents(segment.parents, segment.parents + segment.rows);
-  if (!only_segment || ws.uploaded_parents != parents) {
-    queue_copy_to_device(ws.stream(), device, paths.data(), paths.size() * sizeof(int));
-    ws.uploaded_parents = parents;
-  }
-  out->paths = device;
-  out->lengths = device + n * n;
-  return *std::max_element(paths.begin() + static_cast<std::ptrdiff_t>(n * n), paths.end());
+// The least power of two that is not below.
+int rounded_chunks(int chunks) {
+  int rounded = 1;
+  while (rounded < chunks) rounded *= 2;
+  return rounded;
 }
 
+std::int64_t address(const void* pointer) { return reinterpret_cast<std::intptr_t>(pointer); }
+
 }  // namespace
+
+// One copy: of each segment its base, and of a tree the paths and their lengths.
+void CudaBackend::begin_pass(Workspace& workspace, const Pass& pass) const {
+  CudaWorkspace& ws = use(workspace);
+  std::vector<int> host;
+  std::vector<std::size_t> places;
+  ws.segments.clear();
+  ws.segments_key.clear();
+  bool recordable = pass.rows > 0 && pass.rows <= kSplitRows;
+  for (std::int32_t i = 0; i < pass.segment_count; ++i) {
+    const Segment& segment = pass.segments[i];
+    places.push_back(host.size());
+    host.push_back(segment.base);
+    int longest = segment.rows;
+    if (!segment.is_chain) {
+      const std::vector<int> paths = paths_of(segment);
+      const auto n = static_cast<std::ptrdiff_t>(segment.rows);
+      longest = *std::max_element(paths.begin() + n * n, paths.end());
+      host.insert(host.end(), paths.begin(), paths.end());
+    }
+    int chunks = (segment.base + longest + kAttentionChunk - 1) / kAttentionChunk;
+    if (segment.rows <= kSplitRows) chunks = rounded_chunks(chunks);
+    ws.segments.push_back({nullptr, nullptr, nullptr, chunks});
+    ws.segments_key.insert(ws.segments_key.end(),
+                           {segment.rows, segment.is_chain ? 1 : 0, chunks,
+                            address(segment.cache.keys), address(segment.cache.values)});
+  }
+  if (!recordable) ws.segments_key.clear();
+  int* device = ws.get<int>(Area::kPass, host.size());
+  ws.send(device, host.data(), host.size() * sizeof(int));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Segment& segment = pass.segments[i];
+    const auto n = static_cast<std::size_t>(segment.rows);
+    SegmentOnDevice& out = ws.segments[i];
+    out.base = device + places[i];
+    if (segment.is_chain) continue;
+    out.paths = out.base + 1;
+    out.lengths = out.paths + n * n;
+  }
+}
 
 void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t layer,
                             const float* q, const AttentionShape& shape, float* out) const {
   SPECDEC_CHECK(shape.head_dim <= kMaxHeadDim, "heads of ", shape.head_dim);
   CudaWorkspace& ws = use(workspace);
+  ws.check_pass(pass);
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {
     const Segment& segment = pass.segments[i];
     if (segment.rows <= 0) continue;
+    const SegmentOnDevice& on_device = ws.segments[static_cast<std::size_t>(i)];
     const KvCacheView& cache = segment.cache;
     const std::size_t at = cache.head_offset(layer, 0);
     const auto vector = static_cast<std::size_t>(shape.heads * shape.head_dim);
@@ -66,7 +101,7 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
     s.values = reinterpret_cast<const std::uint8_t*>(cache.values + at);
     s.head_stride = static_cast<std::int64_t>(cache.head_offset(0, 1));
     s.row_bytes = static_cast<int>(cache.row_bytes());
-    s.base = segment.base;
+    s.base_at = on_device.base;
     s.rows = segment.rows;
     s.q = q + static_cast<std::size_t>(segment.first_row) * vector;
     s.out = out + static_cast<std::size_t>(segment.first_row) * vector;
@@ -77,9 +112,9 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
     s.window = shape.window;
     s.score_cap = shape.score_cap;
     s.sinks = shape.sinks;
-    const int longest =
-        segment.is_chain ? segment.rows : upload_paths(ws, segment, pass.segment_count == 1, &s);
-    s.chunks = (segment.base + longest + kAttentionChunk - 1) / kAttentionChunk;
+    s.paths = on_device.paths;
+    s.lengths = on_device.lengths;
+    s.chunks = on_device.chunks;
     if (s.rows <= kSplitRows && s.chunks > 1) {
       s.partials = ws.get<float>(Area::kPartials, static_cast<std::size_t>(s.rows) *
                                                       static_cast<std::size_t>(s.heads * s.chunks) *
@@ -101,7 +136,7 @@ void CudaBackend::keep_rows(Workspace& workspace, const KvCacheView& cache, std:
   }
   if (!moved) return;
   int* kept = ws.get<int>(Area::kKept, static_cast<std::size_t>(count));
-  queue_copy_to_device(ws.stream(), kept, rows, static_cast<std::size_t>(count) * sizeof(int));
+  ws.send(kept, rows, static_cast<std::size_t>(count) * sizeof(int));
   queue_keep_rows(ws.stream(), cache.layers * cache.kv_heads,
                   static_cast<std::int64_t>(cache.head_offset(0, 1)),
                   static_cast<int>(cache.row_bytes()), reinterpret_cast<std::uint8_t*>(cache.keys),

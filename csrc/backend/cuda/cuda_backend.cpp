@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cuda/device_choice.h"
 #include "core/dequantize.h"
 #include "core/error.h"
 
@@ -35,7 +36,7 @@ void* CudaWorkspace::grow(Area area, std::size_t bytes) {
     // Give the old memory back first: nothing in it is needed. That waits for the device.
     memory = DeviceMemory();
     memory = DeviceMemory(std::max<std::size_t>(bytes + bytes / 4, 4096));
-    if (area == Area::kPaths) uploaded_parents.clear();
+    ++generation_;
   }
   return memory.data();
 }
@@ -50,6 +51,11 @@ CudaWorkspace& CudaBackend::use(Workspace& workspace) const {
   auto& ws = static_cast<CudaWorkspace&>(workspace);
   ws.begin_operation();
   return ws;
+}
+
+std::optional<std::size_t> CudaBackend::free_bytes() const {
+  select_device(device_);
+  return device_memory().free;
 }
 
 std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) const {
@@ -76,7 +82,33 @@ void CudaBackend::upload(void* destination, const void* host_source, std::size_t
 
 void CudaBackend::download(Workspace& workspace, void* host_destination, const void* source,
                            std::size_t bytes) const {
-  copy_to_host(use(workspace).stream(), host_destination, source, bytes);
+  use(workspace).receive(host_destination, source, bytes);
+}
+
+void CudaBackend::upload_in_order(Workspace& workspace, void* destination, const void* host_source,
+                                  std::size_t bytes) const {
+  use(workspace).send(destination, host_source, bytes);
+}
+
+void CudaBackend::order(Workspace& earlier, Workspace& later) const {
+  CudaWorkspace &first = use(earlier), &second = use(later);
+  if (&first == &second) return;
+  record_event(first.event().handle(), first.stream());
+  wait_for_event(second.stream(), first.event().handle());
+}
+
+// Passes of one shape: the same number of rows, caches, and chunks of attention (rounded up to a
+// power of two, so that they are few).
+bool CudaBackend::run_recorded(Workspace& workspace, std::span<const std::int64_t> key,
+                               const std::function<bool()>& body) const {
+  CudaWorkspace& ws = use(workspace);
+  if (ws.segments_key.empty()) return body();
+  RecordedPasses::Key whole = ws.segments_key;
+  whole.push_back(ws.generation());
+  whole.insert(whole.end(), key.begin(), key.end());
+  const bool done = ws.recorded_passes().run(ws.stream(), whole, body);
+  use(workspace);  // what a norm of an earlier pass has left is gone
+  return done;
 }
 
 // The file's rows are decoded on the host: a few KiB per token, and the table needs no device
@@ -94,7 +126,7 @@ void CudaBackend::embed_rows(Workspace& workspace, const Pass& pass, const Weigh
     dequantize_row(weight.dtype(), weight.source_row(static_cast<std::size_t>(token)),
                    decoded.data() + i * cols, cols);
   }
-  queue_copy_to_device(ws.stream(), out, decoded.data(), decoded.size() * sizeof(float));
+  ws.send(out, decoded.data(), decoded.size() * sizeof(float));
 }
 
 void CudaBackend::layer_norm(Workspace& workspace, std::int32_t rows, std::int32_t cols,

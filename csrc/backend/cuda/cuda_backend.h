@@ -16,7 +16,10 @@
 #include "backend/cuda/device_weight.h"
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/sampling_types.h"
+#include "backend/cuda/recorded_passes.h"
 #include "backend/cuda/runtime.h"
+#include "backend/cuda/staging.h"
+#include "core/error.h"
 
 namespace specdec::cuda {
 
@@ -34,7 +37,7 @@ enum class Area : int {
   kExpertOutput,
   kKeys,  // k and v of a pass before rotation and storing
   kValues,
-  kPaths,  // tree paths of a segment's rows, and their lengths
+  kPass,  // what a pass changes from the one before: see PassOnDevice
   kPartials,
   kKept,
   kUpload,  // what the host gives a sampling operation
@@ -57,11 +60,21 @@ struct PreparedInput {
   std::uint64_t uploads = 0;  // CudaBackend::uploads() when it was made
 };
 
+// A segment of a pass as kernels find it. They read what is behind the pointers, so that a recorded
+// pass can be repeated for another position and another tree.
+struct SegmentOnDevice {
+  const int* base = nullptr;     // [1] cached positions before the pass
+  const int* paths = nullptr;    // [rows, rows] of a tree, see AttentionSegment
+  const int* lengths = nullptr;  // [rows]
+  int chunks = 0;                // of attention: at least as many as its longest row has
+};
+
 // Grow-only scratch memory and the stream of one session.
 class CudaWorkspace final : public Workspace {
  public:
   explicit CudaWorkspace(int device) : device_(device) {}
   std::size_t bytes() const override;
+  RecordingCounts recordings() const override { return recorded_passes_.counts(); }
 
   StreamHandle stream() const { return stream_.handle(); }
   int device() const { return device_; }
@@ -81,25 +94,52 @@ class CudaWorkspace final : public Workspace {
   void leave_prepared(const PreparedInput& input) { left_ = input; }
   const PreparedInput& prepared() const { return prepared_; }
 
-  // The tree whose paths lie in Area::kPaths: the layers of a pass share one upload.
-  std::vector<std::int32_t> uploaded_parents;
+  // To the device, in the order of the stream; the source may change afterwards.
+  void send(void* destination, const void* source, std::size_t bytes) {
+    staging_.send(stream(), destination, source, bytes);
+  }
+  // From the device, waits for the stream.
+  void receive(void* destination, const void* source, std::size_t bytes) {
+    staging_.receive(stream(), destination, source, bytes);
+  }
+
+  // Grows with every area that moves: what was recorded before points to the old one.
+  std::int64_t generation() const { return generation_; }
+  Event& event() { return event_; }
+  RecordedPasses& recorded_passes() { return recorded_passes_; }
+
+  void check_pass(const Pass& pass) const {
+    SPECDEC_CHECK(segments.size() == static_cast<std::size_t>(pass.segment_count),
+                  "begin_pass was told of ", segments.size(), " segments, not of ",
+                  pass.segment_count);
+  }
+
+  // The segments of the pass, and what of them a recording depends on; empty: not recorded.
+  std::vector<SegmentOnDevice> segments;
+  RecordedPasses::Key segments_key;
 
  private:
   void* grow(Area area, std::size_t bytes);
 
   int device_;
   Stream stream_;
+  Event event_;
+  Staging staging_;
+  RecordedPasses recorded_passes_;
+  std::int64_t generation_ = 0;
   PreparedInput prepared_, left_;
   std::array<DeviceMemory, static_cast<std::size_t>(Area::kCount)> areas_;
 };
 
 class CudaBackend final : public Backend {
  public:
-  // Throws BackendUnavailableError where the device cannot be used.
+  // Throws BackendUnavailableError where the device cannot run this build's kernels.
   CudaBackend(std::string name, int device);
 
   std::string name() const override { return name_; }
   std::int32_t threads() const override { return 1; }
+  std::int32_t device() const override { return device_; }
+  std::optional<std::size_t> free_bytes() const override;
 
   // Runs what the kernels build on against the host's results; a line for each kind of fault.
   std::vector<std::string> self_test() const;
@@ -108,8 +148,14 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Weight> load_weight(const TensorView& source, WeightUse use) const override;
   std::unique_ptr<Workspace> make_workspace() const override;
   void upload(void* destination, const void* host_source, std::size_t bytes) const override;
+  void upload_in_order(Workspace& ws, void* destination, const void* host_source,
+                       std::size_t bytes) const override;
   void download(Workspace& workspace, void* host_destination, const void* source,
                 std::size_t bytes) const override;
+  void order(Workspace& earlier, Workspace& later) const override;
+  void begin_pass(Workspace& ws, const Pass& pass) const override;
+  bool run_recorded(Workspace& ws, std::span<const std::int64_t> key,
+                    const std::function<bool()>& body) const override;
 
   void embed_rows(Workspace& ws, const Pass& pass, const Weight& table, float* out) const override;
   void rms_norm(Workspace& ws, std::int32_t rows, std::int32_t cols, const float* x,
@@ -151,6 +197,9 @@ class CudaBackend final : public Backend {
                              float* weight_out) const override;
   TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab, std::uint64_t seed,
                std::uint64_t position, RngPurpose purpose) const override;
+  DrawnToken filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
+                             const FilterParams& filter, float* weight_out, std::uint64_t seed,
+                             std::uint64_t position, RngPurpose purpose) const override;
   float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
                           std::int32_t count, TokenLogprob* top) const override;
   std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist, std::int32_t vocab,

@@ -79,10 +79,10 @@ void CudaBackend::expert_mlp(Workspace& workspace, std::int32_t rows, const floa
   queue_choose_experts(ws.stream(), rows, static_cast<int>(experts), weights.used,
                        weights.softmax_of_used, weights.weight_scale, logits, ids, shares);
   std::vector<int> host_ids(m * used);
-  copy_to_host(ws.stream(), host_ids.data(), ids, host_ids.size() * sizeof(int));
+  ws.receive(host_ids.data(), ids, host_ids.size() * sizeof(int));
   const Turns turns = order_turns(host_ids, experts);
   int* slots = ids;  // has been read
-  queue_copy_to_device(ws.stream(), slots, turns.slots.data(), turns.slots.size() * sizeof(int));
+  ws.send(slots, turns.slots.data(), turns.slots.size() * sizeof(int));
   float* input = ws.get<float>(Area::kExpertInput, m * used * width);
   float* output = ws.get<float>(Area::kExpertOutput, m * used * width);
   queue_scatter_rows(ws.stream(), static_cast<int>(m * used), weights.used, static_cast<int>(width),

@@ -183,15 +183,18 @@ void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::in
       .multiply(std::array{Product{weights.q, q_out}, Product{weights.k, keys},
                            Product{weights.v, values}});
   bias_and_norm(ws, pass.rows, weights, shape, q_out, keys, values);
+  ws.check_pass(pass);
   const RotaryShape rotary{shape.heads, shape.kv_heads, shape.head_dim, shape.rope_dims,
                            shape.rope_layout == RopeLayout::kInterleaved};
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {
     const Segment& segment = pass.segments[i];
     if (segment.rows <= 0) continue;
     const KvCacheView& cache = segment.cache;
-    const std::size_t at = cache.row_offset(layer, 0, segment.base);
-    const CacheTarget target{cache.dtype, reinterpret_cast<std::uint8_t*>(cache.keys + at),
+    const std::size_t at = cache.head_offset(layer, 0);
+    const CacheTarget target{cache.dtype,
+                             reinterpret_cast<std::uint8_t*>(cache.keys + at),
                              reinterpret_cast<std::uint8_t*>(cache.values + at),
+                             ws.segments[static_cast<std::size_t>(i)].base,
                              static_cast<std::int64_t>(cache.head_offset(0, 1)),
                              static_cast<int>(cache.row_bytes())};
     const auto row = static_cast<std::size_t>(segment.first_row);

@@ -37,7 +37,7 @@ class Parcel {
 
   void send(CudaWorkspace& ws) {
     device_ = ws.get<std::byte>(Area::kUpload, bytes_.size());
-    queue_copy_to_device(ws.stream(), device_, bytes_.data(), bytes_.size());
+    ws.send(device_, bytes_.data(), bytes_.size());
   }
 
   // After send(): the device address of what add() returned.
@@ -175,7 +175,7 @@ std::uint64_t CudaBackend::distribution(Workspace& workspace, const float* logit
   row.weight = weight_out;
   queue_filter(ws.stream(), row, row_filter(filter));
   std::uint64_t total = 0;
-  copy_to_host(ws.stream(), &total, row.totals, sizeof(total));
+  ws.receive(&total, row.totals, sizeof(total));
   return total;
 }
 
@@ -185,8 +185,29 @@ TokenId CudaBackend::draw(Workspace& workspace, const DistributionView& dist, st
   int* token = ws.get<int>(Area::kChosen, 1);
   queue_draw(ws.stream(), dist.weight, vocab, seed, position, purpose, token);
   TokenId drawn = 0;
-  copy_to_host(ws.stream(), &drawn, token, sizeof(drawn));
+  ws.receive(&drawn, token, sizeof(drawn));
   return drawn;
+}
+
+DrawnToken CudaBackend::filter_and_draw(Workspace& workspace, const float* logits,
+                                        std::int32_t vocab, const FilterParams& filter,
+                                        float* weight_out, std::uint64_t seed,
+                                        std::uint64_t position, RngPurpose purpose) const {
+  SPECDEC_CHECK(vocab > 0, "vocabulary of ", vocab);
+  CudaWorkspace& ws = use(workspace);
+  struct Result {  // on the device
+    std::uint64_t total;
+    int token;
+  };
+  auto* result = ws.get<Result>(Area::kResult, 1);
+  RowsView row = scratch_rows(ws, logits, vocab, 1, vocab);
+  row.weight = weight_out;
+  row.totals = &result->total;
+  queue_filter(ws.stream(), row, row_filter(filter));
+  queue_draw(ws.stream(), weight_out, vocab, seed, position, purpose, &result->token);
+  Result host;
+  ws.receive(&host, result, sizeof(host));
+  return {host.token, host.total};
 }
 
 float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, std::int32_t vocab,
@@ -199,7 +220,7 @@ float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, 
   const std::size_t head = sizeof(std::uint64_t) + 2 * sizeof(float);
   std::vector<std::byte> host(head + (2 * n + 1) * sizeof(float));
   auto* device = ws.get<std::byte>(Area::kResult, host.size());
-  queue_copy_to_device(ws.stream(), device, host.data(), head);  // the counter at 0
+  ws.send(device, host.data(), head);  // the counter at 0
   LikeliestView out;
   out.total = reinterpret_cast<std::uint64_t*>(device);
   out.max = reinterpret_cast<float*>(device + sizeof(std::uint64_t));
@@ -209,7 +230,7 @@ float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, 
   out.count = count;
   out.token = token;
   queue_likeliest(ws.stream(), scratch_rows(ws, logits, vocab, 1, vocab), out);
-  copy_to_host(ws.stream(), host.data(), device, host.size());
+  ws.receive(host.data(), device, host.size());
 
   std::uint64_t total;
   float max;
@@ -251,11 +272,11 @@ std::vector<TokenProb> CudaBackend::top_tokens(Workspace& workspace, const Distr
   // a counter, ids [most], weights [most]
   std::vector<std::int32_t> host(1 + 2 * most);
   int* device = ws.get<int>(Area::kResult, host.size());
-  queue_copy_to_device(ws.stream(), device, host.data(), sizeof(host[0]));  // the counter at 0
+  ws.send(device, host.data(), sizeof(host[0]));  // the counter at 0
   const HeaviestView out{static_cast<int>(most), device + 1,
                          reinterpret_cast<float*>(device + 1 + most), device};
   queue_heaviest(ws.stream(), dist.weight, vocab, out);
-  copy_to_host(ws.stream(), host.data(), device, host.size() * sizeof(host[0]));
+  ws.receive(host.data(), device, host.size() * sizeof(host[0]));
   const auto found = static_cast<std::size_t>(host[0]);
   std::vector<float> weights(found);
   if (found > 0) std::memcpy(weights.data(), host.data() + 1 + most, found * sizeof(float));
@@ -298,7 +319,7 @@ Verdict CudaBackend::verify(Workspace& workspace, const VerifyInput& input) cons
   queue_walk(ws.stream(), rows, tree, rule, shares, result);
 
   std::vector<int> host(rows_n + 1);
-  copy_to_host(ws.stream(), host.data(), result, host.size() * sizeof(int));
+  ws.receive(host.data(), result, host.size() * sizeof(int));
   Verdict verdict;
   verdict.next = host[0];
   verdict.path.assign(host.begin() + 2, host.begin() + 2 + host[1]);

@@ -48,7 +48,7 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, int thre
             std::type_identity_t<Parameters>... arguments) {
   const auto check = [&](const auto& argument) {
     if constexpr (std::is_pointer_v<std::decay_t<decltype(argument)>>) {
-      emu::check_device_pointer(name, argument);
+      emu::check_device_pointer(stream, name, argument);
     }
   };
   (check(arguments), ...);

@@ -10,6 +10,8 @@
 namespace specdec::cuda {
 
 using StreamHandle = void*;
+using EventHandle = void*;
+using GraphHandle = void*;
 
 struct DeviceProperties {
   std::string name;
@@ -22,23 +24,48 @@ int device_count(std::string* reason);
 DeviceProperties device_properties(int device);
 // For the calling thread.
 void select_device(int device);
-// Whether this build holds code that runs on the device: throws BackendUnavailableError with what
-// was compiled and what the device is.
-void check_kernels_run(int device);
+// Why no kernel of this build runs on the device; empty if they do.
+std::string why_kernels_fail(int device);
 
+struct DeviceMemoryUse {
+  std::size_t free = 0, total = 0;
+};
+DeviceMemoryUse device_memory();
+// Null where there is not so much.
+void* try_allocate_device(std::size_t bytes);
+// Throws OutOfMemoryError with the figures; null for no bytes.
 void* allocate_device(std::size_t bytes);
 void free_device(void* memory) noexcept;
 StreamHandle create_stream();
 void destroy_stream(StreamHandle stream) noexcept;
 
-// Waits until everything queued before, on any stream, is done.
+// At once, whatever the streams are doing: nothing that is queued may use the memory.
 void copy_to_device(void* destination, const void* host_source, std::size_t bytes);
-// In the order of the stream; host_source is read before the call returns.
-void queue_copy_to_device(StreamHandle stream, void* destination, const void* host_source,
+// Host memory that the device reads and writes itself.
+void* allocate_pinned(std::size_t bytes);
+void free_pinned(void* memory) noexcept;
+// In the order of the stream, from pinned memory, which must stay as it is until then.
+void queue_copy_to_device(StreamHandle stream, void* destination, const void* pinned_source,
                           std::size_t bytes);
+void wait_for(StreamHandle stream);
 // In the order of the stream, waits for it.
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes);
+
+EventHandle create_event();
+void destroy_event(EventHandle event) noexcept;
+// The event stands for all that the stream has been given so far.
+void record_event(EventHandle event, StreamHandle stream);
+// What the stream is given from now on waits for what the event stands for now.
+void wait_for_event(StreamHandle stream, EventHandle event);
+
+// From here to end_recording the stream only notes what it is given, kernels alone. Waiting for it,
+// copies from the host and allocations are errors until then.
+void begin_recording(StreamHandle stream);
+// What was noted, to be run any number of times; null where the device cannot.
+GraphHandle end_recording(StreamHandle stream);
+void run_graph(GraphHandle graph, StreamHandle stream);
+void destroy_graph(GraphHandle graph) noexcept;
 
 // Memory of a device. RAII, movable.
 class DeviceMemory {
@@ -64,6 +91,61 @@ class DeviceMemory {
  private:
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+// Pinned host memory. RAII, movable.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  explicit PinnedMemory(std::size_t bytes) : data_(allocate_pinned(bytes)), bytes_(bytes) {}
+  ~PinnedMemory() { free_pinned(data_); }
+  PinnedMemory(PinnedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// A point in a stream's work. RAII.
+class Event {
+ public:
+  Event() : handle_(create_event()) {}
+  ~Event() { destroy_event(handle_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  EventHandle handle() const { return handle_; }
+
+ private:
+  EventHandle handle_;
+};
+
+// Recorded work. RAII, movable.
+class Graph {
+ public:
+  explicit Graph(GraphHandle handle) : handle_(handle) {}
+  ~Graph() {
+    if (handle_ != nullptr) destroy_graph(handle_);
+  }
+  Graph(Graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  GraphHandle handle() const { return handle_; }
+
+ private:
+  GraphHandle handle_;
 };
 
 // A queue of work on a device. RAII.

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include "backend/cuda_info.h"
 #include "core/error.h"
 
 namespace specdec::cuda {
@@ -42,39 +41,33 @@ DeviceProperties device_properties(int device) {
 
 void select_device(int device) { check(cudaSetDevice(device), "selecting the device"); }
 
-void check_kernels_run(int device) {
-  const DeviceProperties properties = device_properties(device);
-  const std::string reason = probe_kernel(device);
-  if (reason.empty()) return;
-  throw BackendUnavailableError(
-      str("the CUDA device ", device, " (", properties.name, ", compute capability ",
-          properties.major, ".", properties.minor, ") cannot run this build's kernels, made for ",
-          cuda_info().architectures, ": ", reason, "; rebuild with -DSPECDEC_CUDA_ARCHITECTURES=",
-          properties.major, properties.minor, ", or use device='cpu'"));
+std::string why_kernels_fail(int device) { return probe_kernel(device); }
+
+DeviceMemoryUse device_memory() {
+  DeviceMemoryUse use;
+  check(cudaMemGetInfo(&use.free, &use.total), "reading the device's free memory");
+  return use;
 }
 
-void* allocate_device(std::size_t bytes) {
+void* try_allocate_device(std::size_t bytes) {
   void* memory = nullptr;
-  if (bytes == 0) return memory;
-  if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
-  cudaGetLastError();
-  std::size_t free_bytes = 0, total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the device's free memory");
-  constexpr double kMiB = 1024.0 * 1024.0;
-  throw OutOfMemoryError(str("device memory is not enough: ", static_cast<double>(bytes) / kMiB,
-                             " MiB are needed, ", static_cast<double>(free_bytes) / kMiB, " of ",
-                             static_cast<double>(total_bytes) / kMiB,
-                             " are free; use a smaller model or context, or device='cpu'"));
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(status, "allocating memory");
+  return memory;
 }
 
 void free_device(void* memory) noexcept {
   if (memory != nullptr) cudaFree(memory);
 }
 
-// A blocking stream: copy_to_device, on the legacy default stream, waits for it.
+// Not a blocking stream: those must not be recorded while any thread uses the default stream.
 StreamHandle create_stream() {
   cudaStream_t stream = nullptr;
-  check(cudaStreamCreate(&stream), "creating a stream");
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   return stream;
 }
 
@@ -82,16 +75,31 @@ void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(raw(stream
 
 void copy_to_device(void* destination, const void* host_source, std::size_t bytes) {
   if (bytes == 0) return;
-  check(cudaMemcpy(destination, host_source, bytes, cudaMemcpyHostToDevice),
+  check(cudaMemcpyAsync(destination, host_source, bytes, cudaMemcpyHostToDevice, nullptr),
+        "copying to the device");
+  // Other streams do not wait for the default one.
+  check(cudaStreamSynchronize(nullptr), "waiting for the device");
+}
+
+void* allocate_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  if (bytes > 0) check(cudaMallocHost(&memory, bytes), "allocating pinned memory");
+  return memory;
+}
+
+void free_pinned(void* memory) noexcept {
+  if (memory != nullptr) cudaFreeHost(memory);
+}
+
+void queue_copy_to_device(StreamHandle stream, void* destination, const void* pinned_source,
+                          std::size_t bytes) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(destination, pinned_source, bytes, cudaMemcpyHostToDevice, raw(stream)),
         "copying to the device");
 }
 
-void queue_copy_to_device(StreamHandle stream, void* destination, const void* host_source,
-                          std::size_t bytes) {
-  if (bytes == 0) return;
-  // From pageable memory: the source is staged before the call returns.
-  check(cudaMemcpyAsync(destination, host_source, bytes, cudaMemcpyHostToDevice, raw(stream)),
-        "copying to the device");
+void wait_for(StreamHandle stream) {
+  check(cudaStreamSynchronize(raw(stream)), "waiting for the device");
 }
 
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
@@ -100,7 +108,49 @@ void copy_to_host(StreamHandle stream, void* host_destination, const void* sourc
     check(cudaMemcpyAsync(host_destination, source, bytes, cudaMemcpyDeviceToHost, raw(stream)),
           "copying to the host");
   }
-  check(cudaStreamSynchronize(raw(stream)), "waiting for the device");
+  wait_for(stream);
+}
+
+EventHandle create_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  return event;
+}
+
+void destroy_event(EventHandle event) noexcept {
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+void record_event(EventHandle event, StreamHandle stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), raw(stream)), "recording an event");
+}
+
+void wait_for_event(StreamHandle stream, EventHandle event) {
+  check(cudaStreamWaitEvent(raw(stream), static_cast<cudaEvent_t>(event), 0),
+        "waiting for an event");
+}
+
+void begin_recording(StreamHandle stream) {
+  check(cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal), "recording a graph");
+}
+
+GraphHandle end_recording(StreamHandle stream) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  if (cudaStreamEndCapture(raw(stream), &graph) == cudaSuccess && graph != nullptr) {
+    if (cudaGraphInstantiate(&ready, graph, 0) != cudaSuccess) ready = nullptr;
+    cudaGraphDestroy(graph);
+  }
+  if (ready == nullptr) cudaGetLastError();  // it is answered by running without a graph
+  return ready;
+}
+
+void run_graph(GraphHandle graph, StreamHandle stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), raw(stream)), "running a graph");
+}
+
+void destroy_graph(GraphHandle graph) noexcept {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
 }  // namespace specdec::cuda

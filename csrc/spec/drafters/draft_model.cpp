@@ -21,7 +21,7 @@ DraftModelDrafter::DraftModelDrafter(std::shared_ptr<const Model> model, std::in
 }
 
 std::size_t DraftModelDrafter::scratch_bytes() const {
-  return state_.activations().bytes() + sampler_.bytes() + (weights_ ? weights_->bytes() : 0) +
+  return state_.scratch_bytes() + sampler_.bytes() + (weights_ ? weights_->bytes() : 0) +
          (head_ ? head_->scratch_bytes() : 0);
 }
 

@@ -97,11 +97,12 @@ void EagleDrafter::store_states(const DraftContext& context, const HiddenRows& h
     }
     pending_states_ = std::move(larger);
   }
+  backend.order(state_.workspace(), context.target->workspace());  // what it has read, and moved
   for (std::int32_t i = 0; i < count; ++i, ++pending_) {
     hidden.copy(backend, context.target->workspace(), i, head_->config().states,
                 pending_states_->f32() + static_cast<std::size_t>(pending_) * row);
   }
-  wait_for_copies(backend, context.target->workspace(), pending_states_->f32());
+  backend.order(context.target->workspace(), state_.workspace());
 }
 
 // Runs the pending rows; the last one is what drafting starts from. False if cancelled.

@@ -33,9 +33,11 @@ std::int32_t MedusaDrafter::hidden_rows_held(std::span<const TokenId> tokens) co
 void MedusaDrafter::take_hidden(const DraftContext& context, const HiddenRows& hidden) {
   SPECDEC_CHECK(context.target != nullptr && &context.target->model() == &heads_->target(),
                 "Medusa heads draft for the model they were loaded with");
-  hidden.copy(context.target->backend(), context.target->workspace(), hidden.size() - 1,
-              hidden_layers(), pass_.hidden());
-  wait_for_copies(context.target->backend(), context.target->workspace(), pass_.hidden());
+  const Backend& backend = context.target->backend();
+  Workspace& target = context.target->workspace();
+  backend.order(pass_.workspace(), target);  // what it has read may be overwritten
+  hidden.copy(backend, target, hidden.size() - 1, hidden_layers(), pass_.hidden());
+  backend.order(target, pass_.workspace());
   const auto count = static_cast<std::size_t>(hidden.first_position + hidden.size());
   seen_.assign(context.tokens.begin(), context.tokens.begin() + static_cast<std::ptrdiff_t>(count));
 }

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from specdec_native.cli.common import usage_errors
-from specdec_native.drafters import Drafter, parse_draft
+from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.sampling import Acceptance, SamplingParams
 from specdec_native.stream import TokenLogprob
 
@@ -107,7 +107,26 @@ AcceptanceOption = Annotated[
         "accepted, the same distribution, but other text.",
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto or cpu.")]
+DeviceOption = Annotated[
+    str, typer.Option(help="auto (the CPU), cpu, cuda or cuda:N; ref is the slow reference.")
+]
+DraftDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE",
+        help="Where a draft model runs. Default: with the target.",
+        show_default=False,
+    ),
+]
+GpuLayersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--gpu-layers",
+        metavar="N",
+        help="With --device cuda: the first N layers run there, the others on the CPU; -1: all.",
+        show_default=False,
+    ),
+]
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Default: one per physical core.")
 ]
@@ -171,6 +190,8 @@ class EngineOptions:
     draft: DraftOption = None
     draft_max: DraftMaxOption = None
     device: DeviceOption = "auto"
+    gpu_layers: GpuLayersOption = None
+    draft_device: DraftDeviceOption = None
     threads: ThreadsOption = None
     ctx: ContextOption = None
     kv_type: KvTypeOption = "f16"
@@ -178,14 +199,18 @@ class EngineOptions:
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for `Generator`; what can be checked before loading is checked here."""
         with usage_errors():
-            if not _DEVICE.fullmatch(self.device):
-                raise ValueError(f"device is {self.device!r}; known are auto and cpu")
+            for device in (self.device, self.draft_device or "auto"):
+                if not _DEVICE.fullmatch(device):
+                    raise ValueError(f"device is {device!r}; known are auto, cpu, cuda and cuda:N")
+            if self.gpu_layers is not None and not self.device.startswith("cuda"):
+                raise ValueError("gpu-layers goes with --device cuda")
             if self.kv_type not in ("f16", "q8_0", "f32"):
                 raise ValueError(f"kv-type is {self.kv_type!r}; known are f16, q8_0 and f32")
-            drafters = _drafters(self.draft or ["auto"], self.draft_max)
+            drafters = _drafters(self.draft or ["auto"], self.draft_max, self.draft_device)
         return {
             "draft": drafters or None,
             "device": self.device,
+            "gpu_layers": self.gpu_layers,
             "threads": self.threads,
             "n_ctx": self.ctx,
             "kv_type": self.kv_type,
@@ -225,12 +250,21 @@ def _biases(given: list[str]) -> dict[int, float]:
     return found
 
 
-def _drafters(names: list[str], draft_max: int | None) -> list[Drafter]:
+def _drafters(
+    names: list[str], draft_max: int | None, draft_device: str | None = None
+) -> list[Drafter]:
     if "none" in names:
         if len(names) > 1:
             raise ValueError("draft 'none' goes with no other draft")
         return []
     drafters = parse_draft(names)
+    if draft_device is not None:
+        if not any(isinstance(one, DraftModel) for one in drafters):
+            raise ValueError("draft-device is given, but no draft model: add --draft PATH")
+        drafters = [
+            replace(one, device=draft_device) if isinstance(one, DraftModel) else one
+            for one in drafters
+        ]
     if draft_max is None:
         return drafters
     return [replace(one, max_draft=draft_max) for one in drafters]

@@ -1,5 +1,5 @@
-// In the test extension: the kernels run on the emulated device, as "cuda_emu".
-#include "backend/cuda/cuda_backend.h"
+// In the test extension: the kernels run on the emulated devices, as "cuda_emu" and "cuda_emu:N".
+#include "backend/cuda/device_choice.h"
 #include "backend/cuda_info.h"
 
 namespace specdec {
@@ -7,8 +7,7 @@ namespace specdec {
 CudaInfo cuda_info() { return {true, true, "", "emulator", "90"}; }
 
 std::shared_ptr<const Backend> make_cuda_backend(const std::string& name) {
-  if (name != "cuda_emu") return nullptr;
-  return std::make_shared<cuda::CudaBackend>(name, 0);
+  return cuda::open_device("cuda_emu", name);
 }
 
 }  // namespace specdec

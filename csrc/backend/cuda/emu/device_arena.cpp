@@ -7,7 +7,6 @@
 #include <new>
 
 #include "backend/cuda/emu/sanitizers.h"
-#include "core/error.h"
 
 namespace specdec::emu {
 namespace {
@@ -37,19 +36,16 @@ DeviceArena::DeviceArena() {
 
 DeviceArena::~DeviceArena() { munmap(mapped_, kBytes + kHugePage); }
 
-void* DeviceArena::allocate(std::size_t bytes) {
+void* DeviceArena::allocate(int device, std::size_t bytes, std::size_t limit) {
   const std::size_t needed = with_margin(bytes);
   std::size_t at = 0;  // the first gap that is large enough
-  for (const auto& [offset, size] : blocks_) {
+  for (const auto& [offset, block] : blocks_) {
     if (offset - at >= needed) break;
-    at = offset + with_margin(size);
+    at = offset + with_margin(block.bytes);
   }
-  if (kBytes - at < needed) {
-    throw OutOfMemoryError(str("device memory is not enough: ", bytes, " bytes are needed, ",
-                               kBytes - in_use_, " of ", kBytes, " are free"));
-  }
-  blocks_[at] = bytes;
-  in_use_ += bytes;
+  const std::size_t used = bytes_in_use(device);
+  if (kBytes - at < needed || used > limit || bytes > limit - used) return nullptr;
+  blocks_[at] = {bytes, device};
   forbid(base_ + at, needed);
   permit(base_ + at, bytes);
   const Access access(*this);
@@ -61,19 +57,24 @@ void DeviceArena::release(void* memory) {
   const auto block =
       blocks_.find(static_cast<std::size_t>(static_cast<std::byte*>(memory) - base_));
   if (block == blocks_.end()) return;
-  in_use_ -= block->second;
-  forbid(memory, block->second);
+  forbid(memory, block->second.bytes);
   blocks_.erase(block);
 }
 
-bool DeviceArena::holds(const void* pointer, std::size_t bytes) const {
+int DeviceArena::owner(const void* pointer, std::size_t bytes) const {
   const auto* first = static_cast<const std::byte*>(pointer);
-  if (first < base_ || first >= base_ + kBytes) return false;
+  if (first < base_ || first >= base_ + kBytes) return -1;
   const auto offset = static_cast<std::size_t>(first - base_);
   auto next = blocks_.upper_bound(offset);
-  if (next == blocks_.begin()) return false;
+  if (next == blocks_.begin()) return -1;
   --next;
-  return offset + bytes <= next->first + next->second;
+  return offset + bytes <= next->first + next->second.bytes ? next->second.device : -1;
+}
+
+std::size_t DeviceArena::bytes_in_use(int device) const {
+  std::size_t sum = 0;
+  for (const auto& [offset, block] : blocks_) sum += block.device == device ? block.bytes : 0;
+  return sum;
 }
 
 DeviceArena::Access::Access(DeviceArena& arena) : arena_(arena) {

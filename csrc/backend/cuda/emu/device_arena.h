@@ -1,4 +1,4 @@
-// The emulated device's memory: one range of addresses that nobody can touch but kernels and copies
+// The emulated devices' memory: one range of addresses that nobody can touch but kernels and copies
 // while they run. A host that follows a device pointer ends by a segmentation fault, as it would
 // with a real device.
 #pragma once
@@ -17,12 +17,13 @@ class DeviceArena {
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
-  // 256-byte aligned, filled with NaN bits. Throws OutOfMemoryError.
-  void* allocate(std::size_t bytes);
+  // 256-byte aligned, filled with NaN bits. Null where `device` would have more than `limit` bytes
+  // in use.
+  void* allocate(int device, std::size_t bytes, std::size_t limit);
   void release(void* memory);
-  // Does [pointer, pointer + bytes) lie in one allocation?
-  bool holds(const void* pointer, std::size_t bytes) const;
-  std::size_t bytes_in_use() const { return in_use_; }
+  // The device in whose allocation [pointer, pointer + bytes) lies; -1: in none.
+  int owner(const void* pointer, std::size_t bytes) const;
+  std::size_t bytes_in_use(int device) const;
 
   // While one lives, the memory can be touched.
   class Access {
@@ -37,10 +38,14 @@ class DeviceArena {
   };
 
  private:
+  struct Block {
+    std::size_t bytes;
+    int device;
+  };
+
   void* mapped_ = nullptr;
-  std::byte* base_ = nullptr;                  // in it, at the start of a huge page
-  std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
-  std::size_t in_use_ = 0;
+  std::byte* base_ = nullptr;            // in it, at the start of a huge page
+  std::map<std::size_t, Block> blocks_;  // by offset
   int accesses_ = 0;
 };
 

@@ -8,10 +8,9 @@
 
 namespace specdec::emu {
 
-// Throws DeviceError unless `pointer` is null or device memory; `user` names who would use it.
-void check_device_pointer(const char* user, const void* pointer);
+// Throws DeviceError unless `pointer` is null or memory of the stream's device; `user` names who
+// would use it.
+void check_device_pointer(cuda::StreamHandle stream, const char* user, const void* pointer);
 void queue(cuda::StreamHandle stream, std::function<void()> work);
-// Bytes of device memory that are allocated now.
-std::size_t device_bytes_in_use();
 
 }  // namespace specdec::emu

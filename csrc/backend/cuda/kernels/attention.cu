@@ -225,6 +225,10 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   SPECDEC_SHARED(float, weights, [kQueries][kAttentionChunk]);
   SPECDEC_SHARED(Softmax, state, [kQueries]);
   SPECDEC_SHARED(MergeScales, scales, [kQueries]);
+  s.base = *s.base_at;
+  const bool split = s.partials != nullptr;
+  // More chunks than there are: no row sees this one.
+  if (split && static_cast<int>(blockIdx.z) * kAttentionChunk >= s.base + s.rows) return;
   const int thread = static_cast<int>(threadIdx.x), group = s.heads / s.kv_heads;
   Tile tile{static_cast<int>(blockIdx.y),
             static_cast<int>(blockIdx.x) * kQueries,
@@ -240,7 +244,6 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
     const float* from = s.q + query_index(s, tile, query) * s.head_dim;
     for (int d = thread; d < s.head_dim; d += kThreads) q[query][d] = from[d];
   }
-  const bool split = s.partials != nullptr;
   const int first_chunk = split ? static_cast<int>(blockIdx.z) : first_chunk_of(s, tile);
   const int last_chunk = split ? first_chunk + 1 : s.chunks;
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
@@ -286,6 +289,7 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
 
 // The chunks of one row and head, merged in order. grid: (rows, H)
 __global__ void __launch_bounds__(kThreads) merge_chunks(AttentionSegment s) {
+  s.base = *s.base_at;
   const int row = static_cast<int>(blockIdx.x);
   const std::size_t query = static_cast<std::size_t>(row) * s.heads + blockIdx.y;
   const int chunks = (positions_of(s, row) + kAttentionChunk - 1) / kAttentionChunk;

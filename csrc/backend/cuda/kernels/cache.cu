@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int kv_head = head - shape.heads;
   const std::size_t at = (row * shape.kv_heads + kv_head) * shape.head_dim;
-  const std::int64_t offset =
-      kv_head * target.head_stride + static_cast<std::int64_t>(row) * target.row_bytes;
+  const std::int64_t offset = kv_head * target.head_stride +
+                              (*target.base + static_cast<std::int64_t>(row)) * target.row_bytes;
   rotate(shape, cos_sin, k + at, key);
   __syncthreads();
   store_row(target.dtype, key, shape.head_dim, target.keys + offset);

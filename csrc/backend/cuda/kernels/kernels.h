@@ -97,8 +97,9 @@ void queue_multiply_float(StreamHandle stream, DType dtype, const FloatProducts&
 // A segment's key or value rows and where they go.
 struct CacheTarget {
   DType dtype = DType::kF16;
-  std::uint8_t* keys = nullptr;  // of layer and head 0, at the first new position
+  std::uint8_t* keys = nullptr;  // of the layer, head 0, position 0
   std::uint8_t* values = nullptr;
+  const int* base = nullptr;     // [1] the first new position
   std::int64_t head_stride = 0;  // bytes from one head to the next
   int row_bytes = 0;
 };
@@ -130,7 +131,9 @@ struct AttentionSegment {
   const std::uint8_t* values = nullptr;
   std::int64_t head_stride = 0;  // bytes
   int row_bytes = 0;
-  int base = 0, rows = 0;
+  const int* base_at = nullptr;  // [1] cached positions before the segment
+  int base = 0;                  // the kernels read it from there
+  int rows = 0;
   const int* paths = nullptr;  // [rows, rows] ancestors in depth order, then itself; null: a chain
   const int* lengths = nullptr;  // [rows] of the paths
   const float* q = nullptr;      // [rows, H, D]
@@ -140,7 +143,7 @@ struct AttentionSegment {
   int window = 0;                // positions that a row sees, 0: all
   float score_cap = 0.0f;        // 0: none
   const float* sinks = nullptr;  // [H], or null
-  int chunks = 0;                // of the longest row
+  int chunks = 0;                // of the longest row, or more
   float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
                               // sees all chunks of its rows
 };
