@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,3 +55,30 @@ def real_model() -> Path:
         return resolve_model("smollm2-135m")
     except FileNotFoundError:
         pytest.skip("no real model: run `specdec pull smollm2-135m`, or set SPECDEC_TEST_MODEL")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of a process, with a folder of its own for pulled models."""
+    return {**os.environ, "SPECDEC_CACHE": str(tmp_path / "cache"), "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture
+def run(
+    environment: dict[str, str], tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`run("chat", "-m", model, stdin="...")`: the command line, as a process."""
+
+    def start(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "specdec_native", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            env=environment,
+            cwd=tmp_path,
+            timeout=120,
+            check=False,
+        )
+
+    return start

@@ -20,6 +20,7 @@ TESTS = [
     "tests/unit/test_gguf_reader.py",
     "tests/unit/test_dequantize.py",
     "tests/unit/test_thread_pool.py",
+    "tests/unit/test_byte_pairs.py",
     "tests/ops",
     "tests/e2e/test_decode_loop.py",
     "tests/e2e/test_exactness.py",

@@ -12,6 +12,7 @@ void bind_backend(pybind11::module_& m);
 void bind_bench(pybind11::module_& m);
 void bind_engine(pybind11::module_& m);
 void bind_heads(pybind11::module_& m);
+void bind_text(pybind11::module_& m);
 void bind_testing(pybind11::module_& m);
 
 }  // namespace specdec

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, m) {
   specdec::bind_errors(m);
   specdec::bind_gguf(m);
   specdec::bind_quantize(m);
+  specdec::bind_text(m);
   specdec::bind_backend(m);
   specdec::bind_engine(m);
   specdec::bind_heads(m);

@@ -9,6 +9,7 @@ import typing
 
 __all__: list[str] = [
     "Backend",
+    "BytePairs",
     "CpuInfo",
     "CudaInfo",
     "DraftModelDrafter",
@@ -152,6 +153,48 @@ class QuantizeResult:
     def paths(self) -> list[bytes]: ...
     @property
     def tensors(self) -> list[QuantizedTensor]: ...
+
+class BytePairs:
+    """
+    Byte pair encoding with a vocabulary of ranked merges.
+    """
+    @staticmethod
+    def from_merges(
+        tokens: list[str],
+        pieces: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        merges: list[str],
+        ignore_merges: bool,
+    ) -> BytePairs:
+        """
+        Of a list of merges 'left right', best first; raises GgufError, naming the entry,
+        where one has parts that are no tokens. pieces: ids that text may become.
+        """
+    @staticmethod
+    def from_scores(
+        tokens: list[str],
+        pieces: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        scores: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        *,
+        runs: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        byte_ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        unknown: typing.SupportsInt | typing.SupportsIndex,
+    ) -> BytePairs:
+        """
+        Of SentencePiece's scores. runs: ids of tokens of nothing but space marks, which
+        win over all; byte_ids: the token of each byte, -1 for none; unknown: id or -1.
+        """
+    def encode_text(self, text: str) -> list[int]:
+        """
+        The ids of a text as one word.
+        """
+    def encode_words(self, words: list[tuple[str, tuple[int, int]]]) -> list[int]:
+        """
+        The ids of words, given as pre-tokenisers give them: (word, (start, end)).
+        """
+    def find(self, text: str) -> int:
+        """
+        The id of a piece, or -1.
+        """
 
 class Backend:
     """

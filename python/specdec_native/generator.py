@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import os
 import threading
@@ -66,6 +65,7 @@ class Generator:
         gpu_layers: int | None = None,
         threads: int | None = None,
         kv_type: str = "f16",
+        chat_template: str | None = None,
         progress: ProgressOption = None,
     ) -> None:
         """Loads a target and its drafters, and checks that they fit together.
@@ -86,6 +86,8 @@ class Generator:
             threads: Threads that compute; None: one per physical core.
             kv_type: Type of the key/value cache: ``"f16"``, ``"f32"``, or ``"q8_0"``, which takes
                 half the memory of f16 and needs heads of a multiple of 32.
+            chat_template: What `chat` uses: a template in Jinja's language, or the name of one in
+                the file (``tokenizer.chat_template.NAME``). None: the file's.
             progress: None: a bar if stderr is a terminal; True; False; or a callback that gets the
                 fraction done and a text.
 
@@ -108,6 +110,8 @@ class Generator:
             metadata = target.file.metadata
             self.tokenizer = Tokenizer(Vocabulary.from_metadata(metadata))
             self._recommended = recommended_in(metadata)
+            self._chat_template = chat_template
+            self._templates: dict[bool, ChatTemplate] = {}
             self._n_ctx = _context_length(n_ctx, target.trained_context)
             self._drafters = []
             self._homes: list[str] = []  # the devices of the drafters
@@ -193,6 +197,11 @@ class Generator:
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        template_variables: Mapping[str, Any] | None = None,
         **sampling: Any,
     ) -> Stream:
         """Streams the answer to a conversation, using the model's chat template.
@@ -201,26 +210,40 @@ class Generator:
             messages: Dicts with ``role`` and ``content``. Their text never turns into control
                 tokens.
             params: Sampling parameters; keywords win over it.
+            tools: JSON schemas of functions that the model may call, for templates that know them.
+            documents: Dicts with ``title`` and ``text``, for templates that know them.
+            continue_final_message: Go on with the last message in place of answering it.
+            template_variables: More variables of the template, such as ``enable_thinking``.
             **sampling: The fields of `SamplingParams`.
 
         Raises:
             TemplateError: The model has no template, or the template refuses the messages.
         """
-        ids = encode_chat(self.tokenizer, self._template, messages)
+        ids = encode_chat(
+            self.tokenizer,
+            self._template(with_tools=tools is not None),
+            messages,
+            continue_final_message=continue_final_message,
+            **{"tools": tools, "documents": documents, **(template_variables or {})},
+        )
         return self.stream(ids, params, **sampling)
 
     def chat(
         self,
         messages: Sequence[Message],
         params: SamplingParams | None = None,
-        **sampling: Any,
+        **options: Any,
     ) -> Completion:
         """As `stream_chat`, whole."""
-        return self.stream_chat(messages, params, **sampling).result()
+        return self.stream_chat(messages, params, **options).result()
 
-    @functools.cached_property
-    def _template(self) -> ChatTemplate:
-        return ChatTemplate.from_tokenizer(self.tokenizer)
+    def _template(self, *, with_tools: bool) -> ChatTemplate:
+        """The template for a conversation with tools or without, compiled once."""
+        if with_tools not in self._templates:
+            self._templates[with_tools] = ChatTemplate.from_tokenizer(
+                self.tokenizer, self._chat_template, with_tools=with_tools
+            )
+        return self._templates[with_tools]
 
     def cancel(self) -> None:
         """Ends the running request within one pass; callable from any thread."""

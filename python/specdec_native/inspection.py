@@ -19,6 +19,7 @@ from specdec_native.drafters import (
 )
 from specdec_native.errors import Error
 from specdec_native.models import resolve_model
+from specdec_native.sampling import recommended_in
 from specdec_native.text import Tokenizer
 
 __all__ = ["estimate_memory", "inspect", "vocabularies_fit"]
@@ -49,8 +50,8 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
         ``path, files`` (how many), ``file_size, gguf_version, architecture, name, parameters,
         layers, width, heads, kv_heads, head_dim, ffn_width, context_length, vocab_size, tokenizer,
         pre_tokenizer, tensor_types`` (type -> ``{"count", "bytes"}``), ``chat_template`` (bool),
-        ``supported,
-        reason, n_ctx, memory`` (as `estimate_memory`).
+        ``chat_templates`` (their names), ``sampling`` (the recommended values, by the names of
+        `SamplingParams`), ``supported, reason, n_ctx, memory`` (as `estimate_memory`).
 
     Raises:
         GgufError: The file is no sound GGUF file.
@@ -81,6 +82,8 @@ def inspect(path: str | os.PathLike[str], n_ctx: int | None = None) -> dict[str,
         "pre_tokenizer": about.text("tokenizer.ggml.pre"),
         "tensor_types": _tensor_types(file.tensors),
         "chat_template": bool(about.text("tokenizer.chat_template")),
+        "chat_templates": about.chat_templates,
+        "sampling": about.sampling,
         "supported": runnable,
         "reason": reason,
         "n_ctx": context,
@@ -208,6 +211,22 @@ class ModelFacts:
         tokens = self.metadata.get("tokenizer.ggml.tokens")
         return len(tokens) if isinstance(tokens, list) else None
 
+    @property
+    def chat_templates(self) -> list[str]:
+        """The names of the chat templates; one without a name of its own is the default."""
+        key = "tokenizer.chat_template"
+        names = [one[len(key) + 1 :] for one in self.metadata if one.startswith(key + ".")]
+        found = sorted(name for name in names if self.text(f"{key}.{name}"))
+        return ["default", *found] if self.text(key) else found
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The recommended sampling values, as far as they are sound."""
+        try:
+            return recommended_in(self.metadata)
+        except Error:
+            return {}
+
     def needed(self, name: str) -> int:
         """A number without which nothing can be estimated."""
         value = self.number(name)
@@ -288,6 +307,7 @@ def _reason_against(file: _core.GgufFile) -> str | None:
     try:
         _core.check_model(file)
         Tokenizer.from_metadata(file.metadata)
+        recommended_in(file.metadata)
     except Error as error:
         return str(error)
     return None

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from specdec_native.errors import GgufError
+
 __all__ = ["Acceptance", "SamplingParams"]
 
 Acceptance = Literal["coupled", "rejection"]
@@ -36,6 +38,7 @@ _FILE_KEYS = {
     "general.sampling.top_k": "top_k",
     "general.sampling.top_p": "top_p",
     "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
 }
 _BUILT_IN: dict[str, Any] = {
     "temperature": 1.0,
@@ -163,11 +166,26 @@ class ResolvedParams:
 
 
 def recommended_in(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling values that a GGUF file recommends (``general.sampling.*``), by our names."""
-    found = {ours: metadata[key] for key, ours in _FILE_KEYS.items() if key in metadata}
-    if "top_k" in found:
-        found["top_k"] = max(0, int(found["top_k"]))
-    SamplingParams(**found)  # a damaged value is an error here, where the file is at hand
+    """The sampling values that a GGUF file recommends (``general.sampling.*``), by our names.
+
+    Raises:
+        GgufError: A value is of the wrong type or out of range.
+    """
+    found = {}
+    for key, name in _FILE_KEYS.items():
+        if key not in metadata:
+            continue
+        value = metadata[key]
+        if name == "top_k" and isinstance(value, numbers.Real) and value < 0:
+            value = 0  # how some files say "off"
+        try:
+            SamplingParams(**{name: value})
+        except (TypeError, ValueError) as error:
+            raise GgufError(
+                f"{key} is {value!r}, which is no value for it: {error}. Get the file from another "
+                "place, or remove the key."
+            ) from None
+        found[name] = value
     return found
 
 

@@ -11,58 +11,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from make_tiny_heads import make_medusa
 from specdec_native import Generator
 from specdec_native.bench.prediction import expected_speedup, predict_speedups
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from support.command_line import Run, assert_failed, result_of
 
 COMMANDS = ("pull", "generate", "chat", "inspect", "convert", "layers", "quantize")
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "SPECDEC_CACHE": str(tmp_path / "cache"), "PYTHONIOENCODING": "utf-8"}
-
-
-@pytest.fixture
-def run(environment: dict[str, str], tmp_path: Path) -> Run:
-    def start(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "specdec_native", *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            encoding="utf-8",
-            env=environment,
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
-
-    return start
-
-
-def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The one JSON object that is all of stdout."""
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    value = json.loads(done.stdout)
-    assert isinstance(value, dict)
-    return value
-
-
-def assert_failed(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert re.search(message, " ".join(done.stderr.split())), done.stderr
-    if code == 1:
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
 
 
 # --- Help ----------------------------------------------------------------------------------------
@@ -328,7 +285,8 @@ def test_chat_forgets_the_oldest_where_the_context_is_full(run: Run, tiny_model:
 
 def test_chat_without_a_template(run: Run, make_model: Callable[..., Path]) -> None:
     model = make_model(metadata={"tokenizer.chat_template": None})
-    assert_failed(run("chat", "-m", model, stdin="hello\n"), 1, "no chat template")
+    done = run("chat", "-m", model, stdin="hello\n")
+    assert_failed(done, 1, "no chat template .*--template FILE")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

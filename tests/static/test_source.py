@@ -17,11 +17,12 @@ CSRC = ROOT / "csrc"
 LAYERS: dict[str, set[str]] = {
     "core": set(),
     "gguf": {"core"},
+    "text": {"core"},
     "backend": {"core"},
     "model": {"core", "gguf", "backend"},
     "spec": {"core", "gguf", "backend", "model"},
     "engine": {"core", "gguf", "backend", "model", "spec"},
-    "bindings": {"core", "gguf", "backend", "model", "spec", "engine"},
+    "bindings": {"core", "gguf", "text", "backend", "model", "spec", "engine"},
 }
 SUFFIXES = (".h", ".cpp", ".inl", ".cu", ".cuh")
 SOURCES = sorted(path for path in CSRC.rglob("*") if path.suffix in SUFFIXES)

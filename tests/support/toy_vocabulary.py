@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_native.text.tokenizer import _BYTE_TO_CHAR
+from specdec_native.text.byte_alphabet import BYTE_TO_CHAR
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 CHATML = (
@@ -16,7 +16,7 @@ CHATML = (
 
 def gpt2_metadata(**changes: Any) -> dict[str, Any]:
     """A byte-level vocabulary of some 280 tokens; `changes` replaces keys, None removes one."""
-    tokens = [_BYTE_TO_CHAR[byte] for byte in range(256)]
+    tokens = [BYTE_TO_CHAR[byte] for byte in range(256)]
     merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "r l", "rl d", "Ġwo rld", "3 3"]
     tokens += [merge.replace(" ", "") for merge in merges]
     types = [NORMAL] * len(tokens)

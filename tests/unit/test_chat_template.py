@@ -74,6 +74,10 @@ def test_renders_messages() -> None:
         ("{{ tools is none }}{{ documents is none }}{{ bos_token is defined }}", "TrueTrueFalse"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{{ [1, 2] + [3] }}{{ 2 ** 10 }}{{ 7 // 2 }}{{ 'ab' * 2 }}", "[1, 2, 3]10243abab"),
+        ("{% generation %}{% set x = 1 %}{% endgeneration %}{{ x is defined }}", "False"),
+        ("{{ dict.fromkeys([1, 2], 0) }}{{ dict(a=1) }}", "{1: 0, 2: 0}{'a': 1}"),
+        ("{% set ns = namespace({'a': 1}, self=2) %}{{ ns.a }}{{ ns.self }}", "12"),
+        ("{% set m = messages.copy() %}{{ m[0].copy().role }}", "user"),
         ("{{ ['b', 'a'] | sort | first }}{{ 'a\nb' | indent(2) }}{{ [1, 2] | sum }}", "aa\n  b3"),
         ("{{ messages[0]['content'] is string }}{{ 'el' in messages[0].content }}", "TrueTrue"),
     ],
@@ -96,7 +100,7 @@ def test_template_refuses() -> None:
 
 @pytest.mark.parametrize("source", [None, ""])
 def test_no_template_says_what_to_do(source: str | None) -> None:
-    with pytest.raises(TemplateError, match=r"no chat template.*generate\(\)"):
+    with pytest.raises(TemplateError, match=r"no chat template.*--template FILE.*generate\(\)"):
         ChatTemplate(source)
 
 
@@ -226,13 +230,14 @@ def test_random_contents_give_no_control_tokens(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("add_bos", [True, False])
-@pytest.mark.parametrize("source", ["x", "{{ bos_token }}x", "{{ bos_token }}{{ bos_token }}x"])
+@pytest.mark.parametrize("written", [0, 1, 2])
 @pytest.mark.parametrize("metadata", [gpt2_metadata, llama_metadata])
-def test_one_bos_exactly(metadata: Any, source: str, add_bos: bool) -> None:
+def test_one_bos_exactly(metadata: Any, written: int, add_bos: bool) -> None:
     """R17, for chats: the model that wants a BOS gets one."""
     tokenizer = Tokenizer.from_metadata(metadata(add_bos_token=add_bos))
-    ids = encode_chat(tokenizer, ChatTemplate.from_tokenizer(tokenizer, source), USER)
-    wanted = 1 if add_bos else source.count("bos_token")
+    template = ChatTemplate.from_tokenizer(tokenizer, f"{{{{ bos_token * {written} }}}}x")
+    ids = encode_chat(tokenizer, template, USER)
+    wanted = 1 if add_bos else written
     assert ids.count(tokenizer.bos_id) == wanted  # type: ignore[arg-type]
     assert ids[0] == tokenizer.bos_id or not wanted
 
@@ -331,6 +336,9 @@ ATTACKS = {
     "append": "{{ messages.append(1) }}",
     "update": "{{ messages[0].update(x=1) }}",
     "update by class": "{{ dict.update(messages[0], {'x': 1}) }}",
+    "namespace dunder": "{% set n = namespace(__init__=1) %}",
+    "namespace item": "{% set n = namespace() %}{% set n._x = 1 %}",
+    "many keys": "{{ dict.fromkeys(range(99999) | map('string') | map('center', 900)) | length }}",
     "encode": "{{ 'a'.encode() }}",
     "include": "{% include '/etc/passwd' %}",
     "import": "{% import 'os' as os %}",

@@ -149,6 +149,11 @@ def test_pieces_of_a_tokenizer_json(tmp_path: Path) -> None:
     found = tokenizer_of(keys)
     for text in TEXTS[:-1]:
         assert found.encode(text) == expected.encode(text), text
+    assert "specdec.tokenizer.space_prefix" not in keys
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}
+    changed = {**values, "normalizer": None, "pre_tokenizer": metaspace}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+    assert Vocabulary.from_metadata(plan(tmp_path)).space_prefix == "first"
 
 
 def test_unigram_models_are_of_another_kind(tmp_path: Path) -> None:

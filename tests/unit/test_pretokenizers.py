@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
+from tokenizers import Regex, pre_tokenizers
 
 from specdec_native.errors import GgufError
 from specdec_native.text import Tokenizer
 from specdec_native.text.pretokenizers import (
+    _LINEAR,
     ALIASES,
     PRE_TOKENIZERS,
+    Split,
     find_pre_tokenizer,
     recognized_names,
     supported_names,
@@ -78,10 +82,6 @@ WORDS = {
         "3 3 3 3 + 7 7 7 ĠI 'LL ĊĊ Ġ Ġx âĢ©y čĊ HelloWorld Ġe Ìģ ĠæĿ±äº¬ãĤ«ãĥĬíķľêµŃ "
         "ĠðŁĻĤðŁĻĤ Ġ Â½ Â² Ġa /b // Ċ Ġdon 't .. Ġ' Å¿"
     ),
-    "tiny_aya": (
-        "3 333 + 777 ĠI'LL ĊĊ Ġ Ġx âĢ©y čĊ Hello World ĠeÌģ ĠæĿ±äº¬ãĤ«ãĥĬíķľêµŃ ĠðŁĻĤðŁĻĤ Ġ "
-        "Â½Â² Ġa /b //Ċ Ġdon't .. Ġ' Å¿"
-    ),
 }  # fmt: skip
 
 
@@ -115,6 +115,15 @@ def test_normal_form() -> None:
         tokenizer = Tokenizer.from_metadata(gpt2_metadata(pre=name))
         ids = tokenizer.encode("e\u0301", add_special=False)
         assert tokenizer.decode(ids) == ("é" if name == "qwen2" else "e\u0301")
+
+
+def test_patterns_that_stand_for_slower_ones_have_the_same_matches() -> None:
+    draw = random.Random(2)
+    for slow in _LINEAR:
+        theirs, ours = pre_tokenizers.Split(Regex(slow), "isolated"), Split(slow).build()
+        for _ in range(500):
+            text = "".join(draw.choices(" \t\u3000\na5.", k=draw.randrange(12)))
+            assert ours.pre_tokenize_str(text) == theirs.pre_tokenize_str(text)
 
 
 def test_aliases_and_unknown_names() -> None:
@@ -195,7 +204,10 @@ def test_every_entry_is_recognised() -> None:
         steps = []
         for step in one.steps:
             built = step.build()
-            steps.append(json.loads(built.__getstate__()))
+            shown = json.loads(built.__getstate__())
+            if isinstance(step, Split):
+                shown["pattern"] = {"Regex": step.pattern}
+            steps.append(shown)
         found = names_of(steps, NFC if one.nfc else None, ignore_merges=one.ignore_merges)
         assert name in found
         assert PRE_TOKENIZERS[found[0]].ignore_merges == one.ignore_merges

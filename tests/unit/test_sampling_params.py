@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import specdec_native as sd
+from specdec_native.sampling import recommended_in
 
 
 def test_defaults_leave_the_distribution_alone() -> None:
@@ -71,3 +72,35 @@ def test_values_out_of_range_are_named(fields: dict[str, Any], message: str) -> 
 def test_values_of_another_type_are_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=re.escape(message)):
         sd.SamplingParams(**fields)
+
+
+def test_values_that_a_file_recommends() -> None:
+    metadata = {
+        "general.sampling.temp": 0.6,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 0.95,
+        "general.sampling.min_p": 0.0,
+        "general.sampling.penalty_repeat": 1.05,
+        "general.sampling.mirostat": 2,
+        "general.name": "x",
+    }
+    found = recommended_in(metadata)
+    assert found == {
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "min_p": 0.0,
+        "repetition_penalty": 1.05,
+    }
+    params = sd.SamplingParams(top_k=5, repetition_penalty=1).resolved(found)
+    assert (params.temperature, params.top_k, params.repetition_penalty) == (0.6, 5, 1.0)
+    assert recommended_in({"general.sampling.top_k": -1}) == {"top_k": 0}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("temp", -1.0), ("temp", "hot"), ("top_p", 1.5), ("top_k", 2.5), ("penalty_repeat", 0.0)],
+)
+def test_recommendations_out_of_range_name_the_key(key: str, value: Any) -> None:
+    with pytest.raises(sd.GgufError, match=rf"general\.sampling\.{key} is {value!r}"):
+        recommended_in({f"general.sampling.{key}": value})

@@ -15,7 +15,6 @@ import pytest
 from specdec_native.errors import Error, GgufError, TokenizerError
 from specdec_native.text import Tokenizer, Vocabulary
 from specdec_native.text.special_split import SpecialSplitter
-from specdec_native.text.spm_merges import derive_merges
 from support.toy_vocabulary import CONTROL, NORMAL, USER, gpt2_metadata, llama_metadata
 
 TEXTS = [
@@ -125,6 +124,21 @@ def test_user_defined_tokens_are_always_found(gpt2: Tokenizer) -> None:
     assert gpt2.decode(gpt2.encode("a<tool>b")) == "a<tool>b"
 
 
+@pytest.mark.parametrize("text", ["<|user|>", "<\uff5cUser\uff5c>", "<start_of_turn>", "[INST]"])
+def test_turn_markers_are_control_tokens_whatever_the_file_calls_them(text: str) -> None:
+    """R22: user-defined tokens are found in any text, but not these; they stay visible."""
+    metadata = gpt2_metadata()
+    metadata["tokenizer.ggml.tokens"].append(text)
+    metadata["tokenizer.ggml.token_type"].append(USER)
+    tokenizer = Tokenizer.from_metadata(metadata)
+    marker = tokenizer.vocab_size - 1
+    assert marker not in tokenizer.encode(f"a{text}b")
+    assert tokenizer.decode(tokenizer.encode(f"a{text}b")) == f"a{text}b"
+    assert marker in tokenizer.encode(f"a{text}b", parse_special=True)
+    assert tokenizer.decode([marker]) == text
+    assert text in tokenizer.control_texts()
+
+
 def test_parse_special_finds_control_tokens(gpt2: Tokenizer) -> None:
     ids = gpt2.encode("<|im_start|>hello<|im_end|>", False, parse_special=True)
     assert ids == ids_of(gpt2, "<|im_start|>", "hello", "<|im_end|>")
@@ -156,6 +170,42 @@ def test_dummy_space_is_added_after_special_tokens_and_stripped_once(llama: Toke
     assert ids == [1, *ids_of(llama, "▁hello", "</s>", "▁hello")]
     assert llama.decode(ids) == "hello hello"
     assert llama.decode(llama.encode("  hello")) == "  hello"
+
+
+def test_a_space_only_at_the_start() -> None:
+    """Files whose tokenizer.json has the prepend scheme "first" say so by a key of ours."""
+    metadata = llama_metadata() | {"specdec.tokenizer.space_prefix": "first"}
+    tokenizer = Tokenizer.from_metadata(metadata)
+    (first,) = ids_of(tokenizer, "▁hello")
+    (later,) = ids_of(tokenizer, "hello")
+    assert tokenizer.encode("hello</s>hello", parse_special=True) == [1, first, 2, later]
+    assert tokenizer.encode("<s>hello", parse_special=True) == [1, later]
+    assert tokenizer.encode(" hello") == [1, first]  # one that is there will do
+    assert tokenizer.decode([1, first, 2, later]) == "hellohello"
+    metadata["specdec.tokenizer.space_prefix"] = "last"
+    with pytest.raises(GgufError, match=r"space_prefix is 'last'"):
+        Tokenizer.from_metadata(metadata)
+
+
+@pytest.mark.parametrize("space", ["▁", " "])
+def test_runs_of_spaces_may_be_tokens(space: str) -> None:
+    """Gemma's: greedy from the left, whether the file writes them with marks or with spaces."""
+    metadata = llama_metadata(add_space_prefix=False)
+    metadata["tokenizer.ggml.tokens"] += [space * count for count in (2, 3)] + ["\n\n"]
+    metadata["tokenizer.ggml.scores"] += [-1000.0] * 3
+    metadata["tokenizer.ggml.token_type"] += [USER] * 3
+    tokenizer = Tokenizer.from_metadata(metadata)
+    two, three, lines = range(tokenizer.vocab_size - 3, tokenizer.vocab_size)
+    (one, hello) = ids_of(tokenizer, "▁", "hello")
+    for count, ids in [(1, [one]), (2, [two]), (4, [three, one]), (5, [three, two])]:
+        for text in (" " * count + "\nhello", "hello" + " " * count):
+            encoded = tokenizer.encode(text, add_special=False)
+            assert encoded[: len(ids)] == ids if text[0] == " " else encoded == [hello, *ids]
+            assert tokenizer.decode(encoded) == text
+    # A mark in the text is a token by itself before anything is merged.
+    assert tokenizer.encode("▁▁ ", add_special=False) == [two, one]
+    assert tokenizer.encode("▁  ", add_special=False) == [three]
+    assert tokenizer.encode("\n\n\n\n", add_special=False) == [lines, lines]
 
 
 def test_no_dummy_space_where_the_file_says_so() -> None:
@@ -191,16 +241,6 @@ def test_splitter_prefers_leftmost_then_longest() -> None:
     assert list(SpecialSplitter({}, {}).find("abc", [])) == []
 
 
-def test_merges_from_scores() -> None:
-    pieces = {"a": 0, "b": 1, "ab": 2, "aba": 3, "ba": 4}
-    assert derive_merges(pieces, [0, 0, -2.0, -3.0, -1.0]) == [
-        ("b", "a"),
-        ("a", "b"),
-        ("ab", "a"),
-        ("a", "ba"),
-    ]
-
-
 def test_lone_surrogates_are_an_error(gpt2: Tokenizer) -> None:
     with pytest.raises(TokenizerError, match="index 2"):
         gpt2.encode("ab\ud83d")
@@ -213,6 +253,12 @@ def test_missing_bytes_are_dropped_with_a_warning() -> None:
     tokenizer = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.token_type": types})
     with pytest.warns(UserWarning, match="0x04"):
         assert tokenizer.decode(tokenizer.encode("a\x04b")) == "ab"
+
+
+def test_a_run_too_long_for_the_library_is_an_error(gpt2: Tokenizer) -> None:
+    """Its regular expressions give up at ten million steps, with what is no `Exception`."""
+    with pytest.raises(TokenizerError, match="pass it in parts"):
+        Tokenizer.from_metadata(gpt2_metadata(pre="qwen2")).encode(" " * 11_000_000)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -51,6 +52,15 @@ def chat(
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with a chat template in Jinja's language, or the name of one of the "
+            "model's own. Default: the model's.",
+            show_default=False,
+        ),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option("-n", "--max-tokens", min=1, help="Most tokens of an answer.")
     ] = 1000,
@@ -63,13 +73,24 @@ def chat(
     params = sampling.params(max_tokens, as_json)
     arguments = engine.arguments()
     with reported_errors():
+        source = None if template is None else _template_source(template)
         path = model if model is not None else str(pull(DEFAULT_MODEL))
         if model is None or model == DEFAULT_MODEL:
             params = _recommended(params)
-        with Generator(path, **arguments) as generator:
+        with Generator(path, chat_template=source, **arguments) as generator:
             # A model that cannot chat is told of before the user has typed anything.
-            ChatTemplate.from_tokenizer(generator.tokenizer)
+            ChatTemplate.from_tokenizer(generator.tokenizer, source)
             _Conversation(generator, params, system, as_json).run()
+
+
+def _template_source(given: str) -> str:
+    """The text of a template's file; what is no file is the name of one of the model's templates.
+
+    Raises:
+        OSError: It looks like a file's name, but there is none.
+    """
+    path = Path(given)
+    return path.read_text(encoding="utf-8") if path.is_file() or path.suffix else given
 
 
 def _recommended(params: SamplingParams) -> SamplingParams:

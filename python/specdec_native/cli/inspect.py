@@ -111,7 +111,8 @@ def _rows(about: dict[str, Any]) -> list[tuple[str, str]]:
         ("tokenizer", about["tokenizer"]),
         ("pre-tokenizer", about["pre_tokenizer"]),
         ("tensors", ", ".join(types)),
-        ("chat template", "yes" if about["chat_template"] else "no"),
+        ("chat template", ", ".join(about["chat_templates"]) or "no"),
+        ("sampling", ", ".join(f"{name} {value:g}" for name, value in about["sampling"].items())),
     ]
     if about["memory"]:
         rows.append((f"memory at {about['n_ctx']} positions", _memory(about["memory"])))

@@ -26,7 +26,7 @@ from specdec_native.convert.special_tokens import (
 )
 from specdec_native.errors import ConvertError
 from specdec_native.text.pretokenizers import recognized_names
-from specdec_native.text.vocabulary import TokenType
+from specdec_native.text.vocabulary import SPACE_PREFIX_KEY, TokenType
 
 __all__ = ["plan_tokenizer", "sampling_keys"]
 
@@ -221,6 +221,10 @@ def _sentencepiece(
         if isinstance(prefix, bool)
         else model.space_prefix
     }
+    steps = {} if files.tokenizer is None else files.tokenizer.values
+    if "'prepend_scheme': 'first'" in repr(steps.get("pre_tokenizer")):
+        # llama.cpp, which passes over this key, puts a space after special tokens too.
+        keys[SPACE_PREFIX_KEY] = "first"
     if not model.unigram:
         return _Vocabulary("llama", table, keys)
     keys["tokenizer.ggml.remove_extra_whitespaces"] = model.squeezes_spaces

@@ -36,6 +36,11 @@ __all__ = [
 ]
 
 
+# Patterns that take quadratic time for some texts, and others with the same matches that do not:
+# here a long run of blanks, each of which would be a place to begin.
+_LINEAR = {r"\s+$": r"(?<!\s)\s+$"}
+
+
 @dataclass(frozen=True)
 class Split:
     """Each match of a pattern is a word of its own, and so is what lies between two matches."""
@@ -44,7 +49,7 @@ class Split:
 
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Returns the step for the `tokenizers` library."""
-        return pre_tokenizers.Split(Regex(self.pattern), "isolated")
+        return pre_tokenizers.Split(Regex(_LINEAR.get(self.pattern, self.pattern)), "isolated")
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,6 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "bailingmoe": PreTokenizer(_bytes_after(_BAILING)),
     "minicpm5": PreTokenizer(_bytes_after(r"\p{N}{1,3}", _CASELESS % "+"), ignore_merges=True),
     "seed-coder": PreTokenizer(_bytes_after(_SEED_CODER)),
-    "tiny_aya": PreTokenizer(_bytes_after(r"\d{1,3}(?=(?:\d{3})*\b)", _O200K)),
 }
 
 # Other names of the same, from llama.cpp's llama-vocab.cpp.
@@ -242,7 +246,6 @@ ALIASES: dict[str, str] = {
         "gpt-4o": "llama4 kanana2 talkie minimax-m2",
         "deepseek-v3": "hunyuan-dense joyai-llm hy_v4",
         "bailingmoe": "bailingmoe2 llada-moe",
-        "tiny_aya": "cohere2moe",
     }.items()
     for alias in aliases.split()
 }

@@ -46,8 +46,8 @@ _METHODS: dict[type, frozenset[str]] = {
             """,
         )
     ),
-    dict: frozenset(("get", "items", "keys", "values")),
-    list: frozenset(("count", "index")),
+    dict: frozenset(("copy", "get", "items", "keys", "values")),
+    list: frozenset(("copy", "count", "index")),
     tuple: frozenset(("count", "index")),
 }
 _CLOSED_TYPES = (str, bytes, bytearray, int, float, complex, list, tuple, dict, set, frozenset)

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from jinja2 import Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
@@ -68,8 +69,36 @@ BUDGET: ContextVar[Budget] = ContextVar("specdec_native_template_budget")
 class _QuietNamespace(Namespace):
     """A namespace that shows nothing of its content, which may refer to itself."""
 
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        """Takes what `dict` takes; one of the names may be ``self``."""
+        attributes = dict(*args[1:], **kwargs)
+        for name in attributes:
+            _check_name(name)
+        Namespace.__init__(args[0], attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
     def __repr__(self) -> str:
         return "<namespace>"
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace holds no names with an underscore in front: {name!r}")
+
+
+class _Dictionaries:
+    """``dict`` of templates: makes dictionaries, and has nothing else of the class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        """A new dictionary."""
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        """A dictionary with one value for all keys."""
+        return dict.fromkeys(keys, value)
 
 
 class _Ticking:
@@ -96,9 +125,11 @@ class _GenerationTag(Extension):
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's own interface)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # What is set within is not set after it, as in `transformers`.
+        return nodes.Scope(body, lineno=line)
 
 
 class _CountingGenerator(CodeGenerator):
@@ -140,6 +171,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         )
         self.globals.pop("lipsum", None)
         self.globals["namespace"] = _QuietNamespace
+        self.globals["dict"] = _Dictionaries()
         self.filters = {
             name: self._counted(name, function)
             for name, function in limits.allowed_filters(self.filters).items()
@@ -200,7 +232,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.charge(0)
         limits.check_call(__obj, args, kwargs)
         keeps = isinstance(__obj, Macro) and (__obj.catch_varargs or __obj.catch_kwargs)
-        if keeps or isinstance(__obj, type):
+        if keeps or isinstance(__obj, (type, _Dictionaries)):
             # These keep their arguments in a tuple or dictionary that the template can get at.
             self.checked([args, kwargs])
         if isinstance(__obj, LoopContext) and args:

@@ -9,18 +9,13 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import tokenizers
-from tokenizers import models
-
-from specdec_native.errors import GgufError, TokenizerError
-from specdec_native.text.pretokenizers import PreTokenizer, find_pre_tokenizer
+from specdec_native.errors import TokenizerError
+from specdec_native.text.byte_alphabet import CHAR_TO_BYTES
+from specdec_native.text.engines import SPACE_MARK, build_engine, byte_value, space_runs
 from specdec_native.text.special_split import SpecialSplitter
-from specdec_native.text.spm_merges import derive_merges
 from specdec_native.text.vocabulary import TokenType, Vocabulary
 
 __all__ = ["Tokenizer"]
-
-_SPACE_MARK = "\u2581"  # SentencePiece writes a space so.
 
 
 class Tokenizer:
@@ -39,21 +34,11 @@ class Tokenizer:
             core = importlib.import_module("specdec_native._core")
             source = Vocabulary.from_metadata(core.GgufFile(os.fspath(source)).metadata)
         self.vocabulary = source
-        self._is_llama = source.kind == "llama"
-        self._bytes = _token_bytes_table(source)
+        self._has_bytes = source.kind == "gpt2"  # in place of characters
+        self._bytes: list[bytes | None] = [None] * len(source.tokens)  # filled when asked for
         self._splitter = _splitter(source)
-        self._special = frozenset(
-            index for index, kind in enumerate(source.types) if kind not in _TEXT_TYPES
-        )
-        self._lossy_bytes: frozenset[int] = frozenset()
-        if self._is_llama:
-            self._engine = _build_llama(source)
-        else:
-            self._engine = _build_gpt2(source)
-            known = {source.tokens[i] for i, kind in enumerate(source.types) if kind in _PLAIN}
-            self._lossy_bytes = frozenset(
-                byte for byte, character in _BYTE_TO_CHAR.items() if character not in known
-            )
+        self._special = frozenset(source.ids_of(*_SPECIAL_TYPES))
+        self._engine = build_engine(source)
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -82,7 +67,7 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """Source of the model's chat template, or None if it has none."""
-        return self.vocabulary.chat_template
+        return self.vocabulary.chat_templates.get("default")
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Turns text into token ids.
@@ -138,7 +123,8 @@ class Tokenizer:
         for start, end, token in self._splitter.find(text, barred):
             self._encode_plain(text[position:start], ids, dummy_space)
             ids.append(token)
-            position, dummy_space = end, True
+            # So do the tokenizer.json files of these models.
+            position, dummy_space = end, self.vocabulary.space_prefix == "always"
             if token in self.vocabulary.strip_after:
                 while position < len(text) and text[position].isspace():
                     position += 1
@@ -176,7 +162,22 @@ class Tokenizer:
         index = self._checked(token)
         if index in self._special:
             return self.vocabulary.tokens[index].encode() if control else b""
-        return self._bytes[index]
+        found = self._bytes[index]
+        if found is None:
+            found = self._bytes[index] = self._contribution(index)
+        return found
+
+    def _contribution(self, index: int) -> bytes:
+        """What a token that is not special adds to the text."""
+        text, kind = self.vocabulary.tokens[index], self.vocabulary.types[index]
+        if kind is TokenType.BYTE:
+            return byte_value(text)
+        if not self._has_bytes:
+            return text.replace(SPACE_MARK, " ").encode()
+        if kind is not TokenType.NORMAL:
+            return text.encode()
+        # A character outside the byte alphabet stands for itself.
+        return b"".join(CHAR_TO_BYTES.get(one) or one.encode() for one in text)
 
     def is_special(self, token: int) -> bool:
         """Whether a token stands for something other than text (control, unknown, unused)."""
@@ -184,13 +185,14 @@ class Tokenizer:
 
     def control_texts(self) -> list[str]:
         """The texts that become control tokens where that is allowed."""
-        return list(_texts_of(self.vocabulary, _CONTROL_TYPES))
+        return list(_control_texts(self.vocabulary))
 
     def starts_with_dummy_space(self, previous_token: int | None) -> bool:
         """Whether text after `previous_token` (None: at the start) begins with an added space."""
-        if not self.vocabulary.add_space_prefix:
-            return False
-        return previous_token is None or not self.may_hold_dummy_space(previous_token)
+        scheme = self.vocabulary.space_prefix
+        if previous_token is None:
+            return scheme != "never"
+        return scheme == "always" and not self.may_hold_dummy_space(previous_token)
 
     def may_hold_dummy_space(self, token: int) -> bool:
         """Whether a token comes from text between special tokens, where the space is added."""
@@ -214,7 +216,7 @@ class Tokenizer:
                 f"the text holds a lone surrogate, {text[error.start]!r} at index {error.start}, "
                 "which is not valid Unicode; remove it, or read the text with errors='replace'"
             ) from None
-        lost = self._lossy_bytes.intersection(data) if self._lossy_bytes else None
+        lost = self._engine.lost_bytes.intersection(data) if self._engine.lost_bytes else None
         if lost:
             shown = ", ".join(f"0x{byte:02x}" for byte in sorted(lost))
             warnings.warn(
@@ -227,12 +229,7 @@ class Tokenizer:
         """Appends the ids of text without special tokens."""
         if not text:
             return
-        if self._is_llama:
-            # Each stretch of text gets the space, also after a special token: so do the
-            # tokenizer.json files of these models, and llama.cpp.
-            prefix = " " if dummy_space and self.vocabulary.add_space_prefix else ""
-            text = (prefix + text).replace(" ", _SPACE_MARK)
-        ids.extend(self._engine.encode(text, add_special_tokens=False).ids)
+        ids.extend(self._engine.encode(text, dummy_space))
 
     def _with_specials(self, ids: list[int]) -> list[int]:
         vocabulary = self.vocabulary
@@ -243,70 +240,29 @@ class Tokenizer:
         return ids
 
 
-_PLAIN = (TokenType.NORMAL, TokenType.USER_DEFINED)
-_TEXT_TYPES = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE)
 _CONTROL_TYPES = (TokenType.CONTROL, TokenType.UNKNOWN)
+_SPECIAL_TYPES = (*_CONTROL_TYPES, TokenType.UNUSED)
 
 
-def _byte_to_char() -> dict[int, str]:
-    """GPT-2's table: each byte as a visible character (the byte-level alphabet)."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {byte: chr(byte) for byte in visible}
-    hidden = [byte for byte in range(256) if byte not in table]
-    table.update({byte: chr(0x100 + index) for index, byte in enumerate(hidden)})
-    return table
+def _control_texts(vocabulary: Vocabulary) -> dict[str, int]:
+    """Text -> id of the tokens that are found only where control tokens may be."""
+    ids = {*vocabulary.ids_of(*_CONTROL_TYPES), *vocabulary.marker_ids}
+    return _texts_of(vocabulary, ids)
 
 
-_BYTE_TO_CHAR = _byte_to_char()
-_CHAR_TO_BYTES = {character: bytes([byte]) for byte, character in _BYTE_TO_CHAR.items()}
-
-
-def _byte_value(text: str) -> bytes | None:
-    """The byte that a text such as ``<0x0A>`` names."""
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        try:
-            return bytes.fromhex(text[3:5])
-        except ValueError:
-            return None
-    return None
-
-
-def _token_bytes_table(vocabulary: Vocabulary) -> list[bytes]:
-    """What each token contributes to the text, control tokens left aside."""
-    table: list[bytes] = []
-    for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
-        if kind is TokenType.BYTE:
-            byte = _byte_value(text)
-            if byte is None:
-                raise GgufError(
-                    f"tokenizer.ggml.tokens[{index}] is {text!r}, but its type says it is a byte, "
-                    "which is written <0x00> to <0xFF>. Convert the model again."
-                )
-            table.append(byte)
-        elif kind is not TokenType.NORMAL:
-            table.append(text.encode())
-        elif vocabulary.kind == "llama":
-            table.append(text.replace(_SPACE_MARK, " ").encode())
-        else:
-            # A character outside the byte alphabet stands for itself.
-            table.append(b"".join(_CHAR_TO_BYTES.get(one) or one.encode() for one in text))
-    return table
-
-
-def _texts_of(vocabulary: Vocabulary, kinds: Sequence[TokenType]) -> dict[str, int]:
-    """Text -> id of the tokens of some types; of equal texts the lowest id."""
-    found: dict[str, int] = {}
-    for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
-        if kind in kinds:
-            found.setdefault(text, index)
-    return found
+def _texts_of(vocabulary: Vocabulary, ids: Iterable[int]) -> dict[str, int]:
+    """Text -> id; of equal texts the lowest id."""
+    return {vocabulary.tokens[index]: index for index in sorted(ids, reverse=True)}
 
 
 def _splitter(vocabulary: Vocabulary) -> SpecialSplitter:
-    return SpecialSplitter(
-        always=_texts_of(vocabulary, (TokenType.USER_DEFINED,)),
-        control=_texts_of(vocabulary, _CONTROL_TYPES),
-    )
+    ids = {*vocabulary.ids_of(TokenType.USER_DEFINED)} - vocabulary.marker_ids
+    # Runs of spaces are the engine's business; here they are found where a text writes the mark
+    # itself, as Hugging Face's tokenizers have it.
+    runs = space_runs(vocabulary) if vocabulary.kind == "llama" else {}
+    always = _texts_of(vocabulary, ids - runs.keys())
+    always |= {marks: index for index, marks in runs.items()}
+    return SpecialSplitter(always=always, control=_control_texts(vocabulary))
 
 
 def _barred_ranges(segments: Sequence[tuple[str, bool]]) -> list[tuple[int, int]]:
@@ -322,52 +278,3 @@ def _barred_ranges(segments: Sequence[tuple[str, bool]]) -> list[tuple[int, int]
                 ranges.append((position, end))
         position = end
     return ranges
-
-
-def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
-    if vocabulary.pre is None:
-        warnings.warn(
-            "the file has no tokenizer.ggml.pre, so the pre-tokenizer 'default' is used; if the "
-            "model was made with another one its text will be poor. Convert the model again with "
-            "a current converter.",
-            stacklevel=5,
-        )
-    return find_pre_tokenizer(vocabulary.pre or "default")
-
-
-def _build_gpt2(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """The engine for byte-level byte pairs.
-
-    Control tokens are left out of its table, so that no text can turn into one.
-    """
-    pre = _pre_tokenizer(vocabulary)
-    pieces = _texts_of(vocabulary, _PLAIN)
-    merges = [
-        pair
-        for pair in vocabulary.merges
-        if pair[0] in pieces and pair[1] in pieces and pair[0] + pair[1] in pieces
-    ]
-    engine = tokenizers.Tokenizer(
-        models.BPE(vocab=pieces, merges=merges, ignore_merges=pre.ignore_merges)
-    )
-    normalizer = pre.normalizer()
-    if normalizer is not None:
-        engine.normalizer = normalizer
-    engine.pre_tokenizer = pre.build()
-    return engine
-
-
-def _build_llama(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """The engine for SentencePiece byte pairs, with bytes for unknown characters."""
-    merges = derive_merges(_texts_of(vocabulary, (TokenType.NORMAL,)), vocabulary.scores)
-    # Text reaches the byte tokens and the unknown token only by fallback: no merge makes them.
-    pieces = _texts_of(vocabulary, (TokenType.NORMAL, TokenType.BYTE))
-    unknown = None
-    if vocabulary.unknown_id is not None:
-        unknown = vocabulary.tokens[vocabulary.unknown_id]
-        pieces.setdefault(unknown, vocabulary.unknown_id)
-    return tokenizers.Tokenizer(
-        models.BPE(
-            vocab=pieces, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
-        )
-    )

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from specdec_native.errors import GgufError
 from specdec_native.text.pretokenizers import ALIASES, PRE_TOKENIZERS
 
-__all__ = ["TokenType", "Vocabulary"]
+__all__ = ["SPACE_PREFIX_KEY", "TokenType", "Vocabulary"]
 
 _PREFIX = "tokenizer.ggml."
-_KINDS = ("gpt2", "llama")
+_KINDS = ("gpt2", "llama", "t5")
+# Our own key, which other programs pass over: llama.cpp always acts as for "always".
+SPACE_PREFIX_KEY = "specdec.tokenizer.space_prefix"
+# Special ids where a file names none (llama.cpp's llama-vocab.cpp).
+_DEFAULT_IDS = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1, "unknown": 2, "padding": 0},
+}
 _NEXT = "Convert the model again with a current converter, or get the file from another place."
 
 
@@ -65,8 +76,11 @@ _END_MARKERS_IF_CONTROL = frozenset(
         "<turn|>",
         "<|tool_response>",
         "<｜end▁of▁sentence｜>",  # noqa: RUF001 (DeepSeek writes it with fullwidth bars)
+        "[e~[",
     }
 )
+# Looks of tokens that mark turns, which some converters call user-defined.
+_MARKER = re.compile(r"<\|.*\|>|<\uff5c.*\uff5c>|<start_of_turn>|\[/?INST\]", re.DOTALL)
 # Where a vocabulary has all of a set, `<|end|>` closes a channel and not the turn.
 _END_IS_NO_END = ({"<|return|>", "<|call|>"}, {"<|call|>", "<|flush|>"}, {"<|calls|>", "<|flush|>"})
 # After these tokens Phi-3 keeps the blanks that follow.
@@ -107,12 +121,12 @@ class _Metadata:
             raise GgufError(
                 f"{_PREFIX}{name} must be an array of {kind_name}, but is {_shown(value)}. {_NEXT}"
             )
-        for index, item in enumerate(items):
-            if type(item) is not kind:
-                raise GgufError(
-                    f"{_PREFIX}{name}[{index}] must be of type {kind_name}, but is "
-                    f"{_shown(item)}. {_NEXT}"
-                )
+        if any(found is not kind for found in set(map(type, items))):
+            index = next(i for i, item in enumerate(items) if type(item) is not kind)
+            raise GgufError(
+                f"{_PREFIX}{name}[{index}] must be of type {kind_name}, but is "
+                f"{_shown(items[index])}. {_NEXT}"
+            )
         return list(items)
 
     def token_id(self, name: str, size: int) -> int | None:
@@ -135,12 +149,13 @@ class Vocabulary:
     """Tokens and special ids of one model.
 
     Attributes:
-        kind: ``"gpt2"`` (byte-level byte pairs) or ``"llama"`` (SentencePiece).
+        kind: ``"gpt2"`` (byte-level byte pairs), ``"llama"`` (SentencePiece's byte pairs) or
+            ``"t5"`` (SentencePiece's unigrams).
         pre: Name of the pre-tokeniser; None if the file names none.
         tokens: Text of each token as the file has it.
         scores: Score of each token; empty for ``gpt2``.
         types: Type of each token.
-        merges: Pairs to merge, best first; empty for ``llama``.
+        merges: Pairs to merge, ``"left right"``, best first; empty for ``llama``.
         bos_id: Begin-of-sequence id, or None.
         eos_id: End-of-sequence id, or None.
         unknown_id: Id for what the vocabulary cannot express, or None.
@@ -148,9 +163,13 @@ class Vocabulary:
         eog_ids: Every id that ends a generation.
         add_bos: Whether a sequence starts with BOS.
         add_eos: Whether a sequence ends with EOS.
-        add_space_prefix: Whether a space is put before the first word (``llama`` only).
+        space_prefix: Where a space is put before a word: ``"never"``, ``"always"`` (at the start of
+            a text and after special tokens), or ``"first"`` (at the start, unless there is one).
+        squeezes_spaces: Whether spaces at the ends are dropped and runs of them count as one.
+        charsmap: SentencePiece's compiled table of replaced characters; empty for none.
         strip_after: Tokens after which blanks in the text are dropped.
-        chat_template: Source of the chat template, or None.
+        chat_templates: Name -> source of the chat templates; the one without a name of its own is
+            ``"default"``.
     """
 
     kind: str
@@ -158,7 +177,7 @@ class Vocabulary:
     tokens: list[str]
     scores: list[float]
     types: list[TokenType]
-    merges: list[tuple[str, str]]
+    merges: list[str]
     bos_id: int | None
     eos_id: int | None
     unknown_id: int | None
@@ -166,9 +185,33 @@ class Vocabulary:
     eog_ids: frozenset[int]
     add_bos: bool
     add_eos: bool
-    add_space_prefix: bool
+    space_prefix: str
+    squeezes_spaces: bool
+    charsmap: bytes
     strip_after: frozenset[int]
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
+
+    @property
+    def add_space_prefix(self) -> bool:
+        """Whether a space is put before the first word."""
+        return self.space_prefix != "never"
+
+    def ids_of(self, *kinds: TokenType) -> list[int]:
+        """The ids of the tokens of some types, ascending."""
+        return np.flatnonzero(np.isin(self._type_array, kinds)).tolist()
+
+    @cached_property
+    def marker_ids(self) -> frozenset[int]:
+        """User-defined tokens that mark turns by their look: no text from outside may give them."""
+        return frozenset(
+            index
+            for index in self.ids_of(TokenType.USER_DEFINED)
+            if _MARKER.fullmatch(self.tokens[index])
+        )
+
+    @cached_property
+    def _type_array(self) -> np.ndarray[Any, np.dtype[np.int8]]:
+        return np.fromiter(self.types, np.int8, len(self.types))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
@@ -186,7 +229,7 @@ class Vocabulary:
         size = len(tokens)
         types = _read_types(meta, tokens)
         pre = meta.string(_PREFIX + "pre")
-        defaults = {"bos": 1, "eos": 2, "unknown": 0} if kind == "llama" else {}
+        defaults = _DEFAULT_IDS.get(kind, {})
 
         def special(name: str) -> int | None:
             found = meta.token_id(f"{name}_token_id", size)
@@ -207,19 +250,21 @@ class Vocabulary:
             kind=kind,
             pre=pre,
             tokens=tokens,
-            scores=_read_scores(meta, size) if kind == "llama" else [],
+            scores=_read_scores(meta, kind, size) if kind != "gpt2" else [],
             types=types,
-            merges=_read_merges(meta, tokens) if kind == "gpt2" else [],
+            merges=_read_merges(meta) if kind == "gpt2" else [],
             bos_id=bos_id,
             eos_id=eos_id,
             unknown_id=special("unknown"),
             padding_id=special("padding"),
             eog_ids=frozenset(explicit | _ends_by_text(tokens, types)),
             add_bos=_read_add(meta, "bos", bos_id, _adds_bos_by_default(kind, pre)),
-            add_eos=_read_add(meta, "eos", eos_id, False),
-            add_space_prefix=_read_space_prefix(meta, kind),
+            add_eos=_read_add(meta, "eos", eos_id, kind == "t5"),
+            space_prefix=_read_space_prefix(meta, kind),
+            squeezes_spaces=kind == "t5" and meta.flag("remove_extra_whitespaces") is not False,
+            charsmap=_read_charsmap(meta) if kind == "t5" else b"",
             strip_after=_strip_after(meta, kind, tokens, types),
-            chat_template=meta.string("tokenizer.chat_template"),
+            chat_templates=_read_templates(meta),
         )
 
 
@@ -259,45 +304,36 @@ def _read_types(meta: _Metadata, tokens: list[str]) -> list[TokenType]:
         _check_length("token_type", len(raw), len(tokens))
         known = {int(one): one for one in TokenType}
         try:
-            types = [known[one] for one in raw]
+            types = list(map(known.__getitem__, raw))
         except KeyError as error:
             index = raw.index(error.args[0])
             raise GgufError(
                 f"{_PREFIX}token_type[{index}] is {raw[index]}, which is no token type (1 to 6). "
                 f"{_NEXT}"
             ) from None
-    for index, token in enumerate(tokens):
-        if token in _END_MARKERS:
-            types[index] = TokenType.CONTROL
+    if not _END_MARKERS.isdisjoint(tokens):
+        for index, token in enumerate(tokens):
+            if token in _END_MARKERS:
+                types[index] = TokenType.CONTROL
     return types
 
 
-def _read_scores(meta: _Metadata, size: int) -> list[float]:
+def _read_scores(meta: _Metadata, kind: str, size: int) -> list[float]:
     scores = meta.array("scores", float, "float")
     if scores is None:
-        raise GgufError(f"{_PREFIX}scores is missing, which kind 'llama' needs. {_NEXT}")
+        raise GgufError(f"{_PREFIX}scores is missing, which kind {kind!r} needs. {_NEXT}")
     _check_length("scores", len(scores), size)
-    for index, score in enumerate(scores):
-        if math.isnan(score):
-            raise GgufError(f"{_PREFIX}scores[{index}] is not a number. {_NEXT}")
+    if any(map(math.isnan, scores)):
+        index = next(i for i, score in enumerate(scores) if math.isnan(score))
+        raise GgufError(f"{_PREFIX}scores[{index}] is not a number. {_NEXT}")
     return scores
 
 
-def _read_merges(meta: _Metadata, tokens: list[str]) -> list[tuple[str, str]]:
-    """The merges as pairs; each part and each result must be a token."""
-    raw = meta.array("merges", str, "string")
-    if raw is None:
+def _read_merges(meta: _Metadata) -> list[str]:
+    """The merges as the file has them; what they name is checked where they are put to use."""
+    merges = meta.array("merges", str, "string")
+    if merges is None:
         raise GgufError(f"{_PREFIX}merges is missing, which kind 'gpt2' needs. {_NEXT}")
-    known = set(tokens)
-    merges: list[tuple[str, str]] = []
-    for index, line in enumerate(raw):
-        left, _, right = line.partition(" ")
-        if left not in known or right not in known or left + right not in known:
-            raise GgufError(
-                f"{_PREFIX}merges[{index}] is {line!r}, but {left!r}, {right!r} and "
-                f"{left + right!r} are not all in {_PREFIX}tokens. {_NEXT}"
-            )
-        merges.append((left, right))
     return merges
 
 
@@ -318,9 +354,38 @@ def _adds_bos_by_default(kind: str, pre: str | None) -> bool:
     return found is not None and found.add_bos
 
 
-def _read_space_prefix(meta: _Metadata, kind: str) -> bool:
-    wanted = meta.flag("add_space_prefix")
-    return kind == "llama" and wanted is not False
+def _read_space_prefix(meta: _Metadata, kind: str) -> str:
+    if kind == "gpt2" or meta.flag("add_space_prefix") is False:
+        return "never"
+    scheme = meta.string(SPACE_PREFIX_KEY)
+    if scheme not in (None, "always", "first"):
+        raise GgufError(
+            f"{SPACE_PREFIX_KEY} is {scheme!r}; it must be 'always' or 'first'. {_NEXT}"
+        )
+    return scheme or "always"
+
+
+def _read_charsmap(meta: _Metadata) -> bytes:
+    name = "precompiled_charsmap"
+    value = meta.values.get(_PREFIX + name)
+    if value is None:
+        return b""
+    if not (isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.itemsize == 1):
+        raise GgufError(
+            f"{_PREFIX}{name} must be an array of bytes, but is {_shown(value)}. {_NEXT}"
+        )
+    return value.tobytes()
+
+
+def _read_templates(meta: _Metadata) -> dict[str, str]:
+    """The chat templates by name; an empty one counts as none."""
+    default = "tokenizer.chat_template"
+    names = [
+        key.removeprefix(default + ".") for key in meta.values if key.startswith(default + ".")
+    ]
+    found = {name: meta.string(f"{default}.{name}") for name in names}
+    found["default"] = meta.string(default) or found.get("default")
+    return {name: source for name, source in found.items() if source}
 
 
 def _ends_by_text(tokens: list[str], types: list[TokenType]) -> set[int]:
