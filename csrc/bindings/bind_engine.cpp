@@ -10,6 +10,7 @@
 #include "bindings/gguf_handle.h"
 #include "core/error.h"
 #include "engine/generator.h"
+#include "model/architectures.h"
 #include "model/tensor_plan.h"
 #include "spec/drafters/draft_model.h"
 #include "spec/drafters/layer_skip.h"
@@ -187,6 +188,8 @@ void bind_drafters(py::module_& m) {
       .def_property_readonly("layers", &LayerSkipDrafter::layers);
   m.def("spread_layers", &spread_layers, py::arg("count"), py::arg("total"),
         "`count` of `total` layers: the first, the last, and between them at equal distances.");
+  m.def("supported_architectures", &supported_architectures,
+        "The values of general.architecture that can be run.");
   m.def(
       "check_model",
       [](const GgufHandle& handle) { check_tensors(read_config(*handle.file), *handle.file); },

@@ -173,11 +173,9 @@ const Architecture* find_architecture(std::string_view name) {
   return nullptr;
 }
 
-std::string supported_architectures() {
-  std::string names;
-  for (const Architecture& one : kArchitectures) {
-    names += (names.empty() ? "" : ", ") + std::string(one.name);
-  }
+std::vector<std::string> supported_architectures() {
+  std::vector<std::string> names;
+  for (const Architecture& one : kArchitectures) names.emplace_back(one.name);
   return names;
 }
 

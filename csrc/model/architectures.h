@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
 
@@ -54,7 +55,7 @@ struct Architecture {
 // Null for a name that is not supported.
 const Architecture* find_architecture(std::string_view name);
 
-// "llama, qwen2, ..."
-std::string supported_architectures();
+// Their names, in the table's order.
+std::vector<std::string> supported_architectures();
 
 }  // namespace specdec

@@ -238,8 +238,12 @@ ModelConfig read_config(const GgufFile& file) {
   }
   const Architecture* traits = find_architecture(keys.architecture());
   if (traits == nullptr) {
+    std::string names;
+    for (const std::string& name : supported_architectures()) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
     throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
-                        "; supported architectures: ", supported_architectures()));
+                        "; supported architectures: ", names));
   }
   ModelConfig config = read_layer_config(keys, file, *traits);
   config.vocab = real_vocabulary_size(file.metadata());

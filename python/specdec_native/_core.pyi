@@ -47,6 +47,7 @@ __all__: list[str] = [
     "recipe_names",
     "recipe_type",
     "spread_layers",
+    "supported_architectures",
     "testing",
 ]
 
@@ -754,6 +755,11 @@ def spread_layers(
 ) -> list[int]:
     """
     `count` of `total` layers: the first, the last, and between them at equal distances.
+    """
+
+def supported_architectures() -> list[str]:
+    """
+    The values of general.architecture that can be run.
     """
 
 __version__: str  # = ''

@@ -56,7 +56,7 @@ def build_info() -> BuildInfo:
         cuda_reason=cuda.reason,
         cuda_toolkit=cuda.toolkit,
         cuda_architectures=tuple(cuda.architectures.split()),
-        architectures=("llama",),
+        architectures=tuple(_core.supported_architectures()),
         cpu_levels=tuple(_core.cpu_info().compiled),
     )
 

@@ -147,3 +147,7 @@ def test_heads_draft_for_any_architecture(
             drafted = run(target, prompts()[1], [drafter], **fields)
             assert drafted.tokens == plain.tokens
             assert drafted.stats["drafted"] > 0
+
+
+def test_build_info_lists_the_architectures() -> None:
+    assert set(sd.build_info().architectures) == {architecture_name(name) for name in FAMILIES}
