@@ -103,6 +103,16 @@ bool has_tensor(const GgufFile& file, Has has, const char* name) {
   return file.find_tensor(name) != nullptr;
 }
 
+// Its factors are tensors: without them the scaling would silently be none.
+void check_long_rope(const KeyReader& keys, const GgufFile& file) {
+  const bool wanted = keys.text_or("rope.scaling.type", "") == "longrope";
+  if (wanted && file.find_tensor("rope_factors_long.weight") == nullptr) {
+    throw GgufError(str("key ", keys.key("rope.scaling.type"),
+                        " is 'longrope', but tensor 'rope_factors_long.weight' is missing: the ",
+                        "file is incomplete"));
+  }
+}
+
 void read_windows(const KeyReader& keys, ModelConfig& config) {
   const Architecture& traits = *config.traits;
   const auto layers = static_cast<std::size_t>(config.layers);
@@ -217,6 +227,7 @@ ModelConfig read_layer_config(const KeyReader& keys, const GgufFile& file,
       rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5, 0.0, 1.0));
   config.rope = read_rope(keys, config.head_dim, config.trained_context);
   config.rope.layout = traits.rope_layout;
+  check_long_rope(keys, file);
   config.attention_scale = static_cast<float>(keys.number_or("attention.scale", 0.0, 0.0, 1e6));
   config.fused_qkv = file.find_tensor("blk.0.attn_qkv.weight") != nullptr;
   config.qkv_bias = has_tensor(file, traits.qkv_bias,
