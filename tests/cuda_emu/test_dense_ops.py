@@ -57,12 +57,21 @@ def test_products_of_long_prefill_chunks(emu, cpu, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["Q4_0", "Q5_1", "Q8_0"])
-def test_prefill_with_many_thread_blocks(emu, cpu, dtype):
-    # So many that a thread block of the wide product takes 128 rows, of which the last has too few.
-    n, k, width = 5000, 96, 200
+@pytest.mark.parametrize(("n", "k", "width"), [(5000, 96, 200), (16400, 32, 3), (16400, 32, 12)])
+def test_products_with_many_thread_blocks(emu, cpu, dtype, n, k, width):
+    # So many that a thread block takes several groups of 32 rows, of which the last has too few.
     raw, _ = random_weight(dtype, n, k, seed=2)
     x = floats(width, k)
     assert emu.matmul(dtype, raw, k, x).tobytes() == cpu.matmul(dtype, raw, k, x).tobytes()
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_two_weights_in_one_launch_with_many_thread_blocks(emu, cpu, rows):
+    # 257 groups each: the thread blocks of gate do not fill up with rows of up.
+    shapes = [(8224, 32), (8224, 32), (32, 8224)]
+    weights = [("Q5_0", random_weight("Q5_0", n, k, seed=n)[0]) for n, k in shapes]
+    x = floats(rows, 32, seed=11)
+    assert emu.gated_mlp(x, *weights).tobytes() == cpu.gated_mlp(x, *weights).tobytes()
 
 
 @pytest.mark.parametrize("width", [3, 20])

@@ -27,6 +27,7 @@ namespace specdec::cuda {
 enum class Area : int {
   kActValues,  // a quantised input of products
   kActScales,
+  kActHalves,
   kArranged,  // an input of float products
   kGate,      // hidden rows of an MLP
   kUp,

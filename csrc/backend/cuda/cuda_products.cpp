@@ -124,7 +124,8 @@ ActivationView CudaWorkspace::activations(int rows, std::size_t cols) {
   const std::size_t columns = static_cast<std::size_t>(octets_of(rows)) * kOctet;
   const std::size_t blocks = cols / kBlockValues;
   return {get<std::int8_t>(Area::kActValues, columns * cols),
-          get<ColumnScales>(Area::kActScales, columns * blocks), static_cast<int>(blocks)};
+          get<ColumnScales>(Area::kActScales, columns * blocks),
+          get<ColumnHalves>(Area::kActHalves, columns * blocks), static_cast<int>(blocks)};
 }
 
 // The int8 form comes along: the product that follows, if it is a quantised one, needs no kernel of

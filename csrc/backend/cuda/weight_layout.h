@@ -127,19 +127,24 @@ SPECDEC_HD constexpr int runs_of(int cols, int per_lane) {
 // they go in octets, as products of matrices want them, and zeros fill up the last one.
 inline constexpr int kOctet = 8;
 
-struct alignas(16) ColumnScales {
+struct alignas(8) ColumnScales {
   float d = 0.0f;
-  float sum = 0.0f;                   // d * float(sum of q)
-  float first = 0.0f, second = 0.0f;  // the same over q of each half block
+  float sum = 0.0f;  // d * float(sum of q)
+};
+// The same sum over each half of the block.
+struct alignas(8) ColumnHalves {
+  float first = 0.0f, second = 0.0f;
 };
 struct ActivationView {
   // [octets, K / 32, 8 columns, 32]; the quads of a block lie in the order 0 4 1 5 2 6 3 7, so that
   // a lane reads quads t and t + 4 at once.
   std::int8_t* values = nullptr;
   ColumnScales* scales = nullptr;  // [octets, K / 32, 8]
+  ColumnHalves* halves = nullptr;  // [octets, K / 32, 8]
   int blocks = 0;                  // K / 32
 };
-inline constexpr int kOctetValueBytes = kOctet * kBlockValues;  // of one block
+// Bytes of one block of an octet.
+inline constexpr int kOctetValueBytes = kOctet * kBlockValues;
 inline constexpr int kOctetScaleBytes = kOctet * static_cast<int>(sizeof(ColumnScales));
 
 SPECDEC_HD constexpr int octets_of(int columns) { return (columns + kOctet - 1) / kOctet; }

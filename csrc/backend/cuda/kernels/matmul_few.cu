@@ -80,8 +80,8 @@ __device__ __forceinline__ float add_stage(float acc, const float* results, int 
       if constexpr (F::kMins) m[part] = block[(F::kParts + part) * kGroupRows];
       dots[part] = block[(F::kParts * (kFields + column) + part) * kGroupRows];
     }
-    const ColumnScales scales = x.scales[static_cast<std::size_t>(first + b) * kOctet + column];
-    acc = add_block<F>(acc, d, m, dots, scales);
+    const std::size_t at = static_cast<std::size_t>(first + b) * kOctet + column;
+    acc = add_block<F>(acc, d, m, dots, load_terms<F>(x.scales + at, x.halves + at));
   }
   return acc;
 }
@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(kThreads)
   int filling = 0, slot = 0;  // where the next stage goes, and where stage s lies
   const auto copy_stage = [&](int s) {
     if (s < total) {
-      Group::copy(w, part.block, s * kStageBlocks, blocks_in(s), shared + filling * Group::kBytes);
+      Group::copy(w, part.block, s * kStageBlocks, blocks_in(s), shared + filling * Group::kBytes,
+                  static_cast<int>(threadIdx.x));
     }
     copy_async_commit();
     filling = next_slot(filling, stages);

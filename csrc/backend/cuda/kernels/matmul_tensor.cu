@@ -14,14 +14,15 @@ namespace {
 
 inline constexpr int kTileRows = 8;
 
-// A verify pass: many thread blocks, each with much memory under way.
+// A verify pass: many thread blocks, each with much memory under way; two groups share their x
+// where there are plenty.
 template <int kOctetsOf>
 struct Narrow {
   static constexpr int kRowTiles = 1;        // of a warp
   static constexpr int kOctets = kOctetsOf;  // of columns, at most
   static constexpr int kStageBlocks = 8;     // blocks of K in a stage
-  static constexpr int kMaxGroups = 1;
-  static constexpr int kBlocksPerSm = 4;
+  static constexpr int kMaxGroups = 2;
+  static constexpr int kBlocksPerSm = 2;
 };
 // Prefill: much arithmetic for each byte of shared memory.
 struct Wide {
@@ -38,9 +39,9 @@ inline constexpr int kWarpRows = kTileRows * static_cast<int>(T::kRowTiles);
 template <class T>
 inline constexpr int kGroupWarps = kGroupRows / kWarpRows<T>;
 template <class T>
-inline constexpr int kFixedThreads = T::kMaxGroups == 1 ? kWarpLanes * kGroupWarps<T> : 0;
+inline constexpr int kGroupThreads = kWarpLanes * kGroupWarps<T>;
 template <class F, class T>
-using Group = StagedGroup<F, T::kStageBlocks, kFixedThreads<T>>;
+using Group = StagedGroup<F, T::kStageBlocks, kGroupThreads<T>>;
 // The sums of a lane: [row tiles of the warp][pairs of octets][places]: columns g, g, g + 8, g + 8
 // of the pair by rows 2t, 2t + 1, 2t, 2t + 1 of the tile. Half of a lone octet's are not there.
 template <class T>
@@ -52,7 +53,8 @@ using Sums = float[T::kRowTiles][(T::kOctets + 1) / 2][kPlaces<T>];
 inline constexpr int kDotZeroBits = 0x4b400000;
 inline constexpr float kDotZero = 12582912.0f;
 
-// Sizes and places within a stage: groups of weights, values of octets, their scales.
+// Sizes and places within a stage: groups of weights, values of octets, their scales, and sums of
+// halves where the format needs them.
 template <class F, class T>
 struct Stage {
   static constexpr int kGroupBytes = Group<F, T>::kBytes;
@@ -62,8 +64,11 @@ struct Stage {
   SPECDEC_HD static constexpr int scales_at(int groups, int octets) {
     return values_at(groups) + octets * kValueBytes;
   }
-  SPECDEC_HD static constexpr int bytes(int groups, int octets) {
+  SPECDEC_HD static constexpr int halves_at(int groups, int octets) {
     return scales_at(groups, octets) + octets * kScaleBytes;
+  }
+  SPECDEC_HD static constexpr int bytes(int groups, int octets) {
+    return halves_at(groups, octets) + (kNeedsHalves<F> ? octets * kScaleBytes : 0);
   }
 };
 
@@ -114,18 +119,20 @@ __device__ __forceinline__ void load_floats(const float* from, float (&to)[kCoun
 // the column's scales; zeros where the octet does not exist.
 struct LaneColumns {
   uint2 quads;
-  ColumnScales scales;
+  ColumnTerms terms;
 };
 template <class F, class T>
-__device__ __forceinline__ LaneColumns load_octet(const std::uint8_t* values,
-                                                  const std::uint8_t* scales, int octet, int octets,
-                                                  int b) {
+__device__ __forceinline__ LaneColumns load_octet(const std::uint8_t* stage, int groups, int octet,
+                                                  int octets, int b) {
   if (octet > 0 && octet >= octets) return {{0, 0}, {}};
   using S = Stage<F, T>;
-  const int lane = lane_of_warp();
-  const auto* quads = reinterpret_cast<const uint2*>(values + octet * S::kValueBytes) + b * 32;
-  const auto* all = reinterpret_cast<const ColumnScales*>(scales + octet * S::kScaleBytes);
-  return {quads[lane], all[b * kOctet + lane / 4]};
+  const int lane = lane_of_warp(), at = b * kOctet + lane / 4;
+  const std::uint8_t* values = stage + S::values_at(groups) + octet * S::kValueBytes;
+  const std::uint8_t* scales = stage + S::scales_at(groups, octets) + octet * S::kScaleBytes;
+  const std::uint8_t* halves = stage + S::halves_at(groups, octets) + octet * S::kScaleBytes;
+  return {reinterpret_cast<const uint2*>(values)[b * kWarpLanes + lane],
+          load_terms<F>(reinterpret_cast<const ColumnScales*>(scales) + at,
+                        reinterpret_cast<const ColumnHalves*>(halves) + at)};
 }
 
 // entries: the scales of rows 2t and 2t + 1. acc: see Sums
@@ -150,16 +157,15 @@ __device__ __forceinline__ void add_tile(const LaneColumns& low, const LaneColum
     for (int part = 0; part < F::kParts; ++part) {
       values[part] = bits_to_float(static_cast<unsigned>(dots[part][i])) - kDotZero;
     }
-    acc[i] =
-        add_block<F>(acc[i], entry, entry + F::kParts, values, i < 2 ? low.scales : high.scales);
+    acc[i] = add_block<F>(acc[i], entry, entry + F::kParts, values, i < 2 ? low.terms : high.terms);
   }
 }
 
 // A warp's tile over block `b` of K of a stage.
 template <class F, class T>
-__device__ __forceinline__ void add_tiles(const std::uint8_t* group, const std::uint8_t* values,
-                                          const std::uint8_t* scales, const float* table,
-                                          int first_row, int octets, int b, Sums<T>& acc) {
+__device__ __forceinline__ void add_tiles(const std::uint8_t* stage, const std::uint8_t* group,
+                                          const float* table, int first_row, int groups, int octets,
+                                          int b, Sums<T>& acc) {
   const int lane = lane_of_warp(), t = lane % 4;
   unsigned weights[T::kRowTiles][2];
   float entries[T::kRowTiles][2 * kEntry<F>];
@@ -172,9 +178,9 @@ __device__ __forceinline__ void add_tiles(const std::uint8_t* group, const std::
 #pragma unroll
   for (int pair = 0; pair < (T::kOctets + 1) / 2; ++pair) {
     if (pair > 0 && 2 * pair >= octets) break;
-    const LaneColumns low = load_octet<F, T>(values, scales, 2 * pair, octets, b);
+    const LaneColumns low = load_octet<F, T>(stage, groups, 2 * pair, octets, b);
     LaneColumns high = {};
-    if constexpr (T::kOctets > 1) high = load_octet<F, T>(values, scales, 2 * pair + 1, octets, b);
+    if constexpr (T::kOctets > 1) high = load_octet<F, T>(stage, groups, 2 * pair + 1, octets, b);
 #pragma unroll
     for (int r = 0; r < T::kRowTiles; ++r) {
       add_tile<F>(low, high, weights[r], entries[r], acc[r][pair]);
@@ -182,29 +188,35 @@ __device__ __forceinline__ void add_tiles(const std::uint8_t* group, const std::
   }
 }
 
-// Asks for the blocks of K of stage `s`: of the part's weights, and of `octets` octets of x.
+// Asks for the blocks of K of stage `s`: the threads of each group for its weights, and in turn for
+// `octets` octets of x.
 template <class F, class T>
 __device__ __forceinline__ void copy_stage(const ProductPart<QuantizedView>& part, int groups,
                                            const ActivationView& x, int first_octet, int octets,
                                            int s, std::uint8_t* to) {
   using S = Stage<F, T>;
+  constexpr int kThreads = kGroupThreads<T>;
+  const int mine = static_cast<int>(threadIdx.x) / kThreads;  // of the block's groups
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
   const int first = s * T::kStageBlocks, left = x.blocks - first;
   const int count = left < T::kStageBlocks ? left : T::kStageBlocks;
-  const int all_groups = row_blocks(part.weight.rows, kGroupRows);
-  for (int i = 0; i < groups; ++i) {
-    const int group = part.block * groups + i;
-    if (group < all_groups) {
-      Group<F, T>::copy(part.weight, group, first, count, to + i * S::kGroupBytes);
-    }
+  const int group = part.block * groups + mine;
+  if (group < row_blocks(part.weight.rows, kGroupRows)) {
+    Group<F, T>::copy(part.weight, group, first, count, to + mine * S::kGroupBytes, thread);
   }
-  for (int i = 0; i < octets; ++i) {
+  for (int i = mine; i < octets; i += groups) {
     const std::size_t block = static_cast<std::size_t>(first_octet + i) * x.blocks + first;
-    copy_run<S::kValueBytes, kFixedThreads<T>>(to + S::values_at(groups) + i * S::kValueBytes,
-                                               x.values + block * kOctetValueBytes,
-                                               count * kOctetValueBytes);
-    copy_run<S::kScaleBytes, kFixedThreads<T>>(
-        to + S::scales_at(groups, octets) + i * S::kScaleBytes, x.scales + block * kOctet,
-        count * kOctetScaleBytes);
+    const auto copy_scales = [&](int at, const void* from) {
+      copy_run<S::kScaleBytes, kThreads>(to + at + i * S::kScaleBytes, from,
+                                         count * kOctetScaleBytes, thread);
+    };
+    copy_run<S::kValueBytes, kThreads>(to + S::values_at(groups) + i * S::kValueBytes,
+                                       x.values + block * kOctetValueBytes,
+                                       count * kOctetValueBytes, thread);
+    copy_scales(S::scales_at(groups, octets), x.scales + block * kOctet);
+    if constexpr (kNeedsHalves<F>) {
+      copy_scales(S::halves_at(groups, octets), x.halves + block * kOctet);
+    }
   }
 }
 
@@ -271,8 +283,7 @@ __global__ void __launch_bounds__(kWarpLanes* kGroupWarps<T>* static_cast<int>(T
     decode_scales<F, T>(weights, s * T::kStageBlocks, first_row, count, table);
     __syncwarp();
     const auto add_block_of_k = [&](int b) {
-      add_tiles<F, T>(weights, stage + S::values_at(groups), stage + S::scales_at(groups, octets),
-                      table, first_row, octets, b, acc);
+      add_tiles<F, T>(stage, weights, table, first_row, groups, octets, b, acc);
     };
     if (count == T::kStageBlocks) {
 #pragma unroll

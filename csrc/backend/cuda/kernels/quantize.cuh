@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_quantized(const ActivationView& out, int c
   out.values[at * kBlockValues + 4 * quad_place(lane / 4) + lane % 4] = rounded;
   if (lane == 0) {
     const float d = usable ? amax / 127.0f : finite ? 0.0f : bits_to_float(0x7fc00000u);
-    out.scales[at] = {d, d * static_cast<float>(sum + other_half), d * static_cast<float>(sum),
-                      d * static_cast<float>(other_half)};
+    out.scales[at] = {d, d * static_cast<float>(sum + other_half)};
+    out.halves[at] = {d * static_cast<float>(sum), d * static_cast<float>(other_half)};
   }
 }
 

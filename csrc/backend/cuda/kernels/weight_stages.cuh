@@ -13,24 +13,21 @@ namespace specdec::cuda {
 inline constexpr int kSharedLimit = 48 * 1024;
 inline constexpr int kMaxStages = 8;  // copy_async_wait knows up to kMaxStages - 2 pending groups
 
-// Asks for `bytes` bytes, a multiple of 16 and mostly kFull, by the whole thread block. kThreads:
-// of the block, or 0 if they are not known.
+// Asks for `bytes` bytes, a multiple of 16 and mostly kFull, by kThreads threads, of which this is
+// number `thread`.
 template <int kFull, int kThreads>
-__device__ __forceinline__ void copy_run(std::uint8_t* to, const void* from, int bytes) {
+__device__ __forceinline__ void copy_run(std::uint8_t* to, const void* from, int bytes,
+                                         int thread) {
   const auto* source = static_cast<const std::uint8_t*>(from);
-  const int first = 16 * static_cast<int>(threadIdx.x);
-  if constexpr (kThreads > 0) {
-    if (bytes == kFull) {
+  const int first = 16 * thread;
+  if (bytes == kFull) {
 #pragma unroll
-      for (int at = 0; at < kFull; at += 16 * kThreads) {
-        if (at + first < kFull) copy_async_16(to + at + first, source + at + first);
-      }
-      return;
+    for (int at = 0; at < kFull; at += 16 * kThreads) {
+      if (at + first < kFull) copy_async_16(to + at + first, source + at + first);
     }
-  }
+  } else {
 #pragma unroll 1
-  for (int at = first; at < bytes; at += 16 * static_cast<int>(blockDim.x)) {
-    copy_async_16(to + at, source + at);
+    for (int at = first; at < bytes; at += 16 * kThreads) copy_async_16(to + at, source + at);
   }
 }
 
@@ -46,18 +43,20 @@ struct StagedGroup {
   static constexpr int kHeaderAt = kScalesAt + kBlocks * F::kScaleBytes;
   static constexpr int kBytes = kHeaderAt + F::kHeaderBytes;
 
-  // Blocks [first, first + count) of a group. A stage lies within one superblock.
+  // Blocks [first, first + count) of a group, by kThreads threads. A stage lies within one
+  // superblock.
   __device__ __forceinline__ static void copy(const QuantizedView& w, int group, int first,
-                                              int count, std::uint8_t* to) {
+                                              int count, std::uint8_t* to, int thread) {
     const std::size_t block = static_cast<std::size_t>(group) * w.blocks + first;
-    copy_run<kScalesAt, kThreads>(to, w.planes + block * F::kPlaneBytes, count * F::kPlaneBytes);
+    copy_run<kScalesAt, kThreads>(to, w.planes + block * F::kPlaneBytes, count * F::kPlaneBytes,
+                                  thread);
     copy_run<kHeaderAt - kScalesAt, kThreads>(to + kScalesAt, w.scales + block * F::kScaleBytes,
-                                              count * F::kScaleBytes);
+                                              count * F::kScaleBytes, thread);
     if constexpr (F::kHeaderBytes > 0) {
       const std::size_t super =
           static_cast<std::size_t>(group) * (w.blocks / kSubBlocks) + first / kSubBlocks;
       copy_run<F::kHeaderBytes, kThreads>(to + kHeaderAt, w.headers + super * F::kHeaderBytes,
-                                          F::kHeaderBytes);
+                                          F::kHeaderBytes, thread);
     }
   }
   __device__ __forceinline__ static const std::uint8_t* planes(const std::uint8_t* group, int b) {
@@ -77,16 +76,35 @@ inline int stages_that_fit(int bytes, int other) {
   return fitting < kMaxStages ? fitting : kMaxStages;
 }
 
+// What a format needs of a column's block: all of it in registers, the sums in the places of the
+// parts.
+struct ColumnTerms {
+  float d, sums[2];
+};
+// halves: read only if the format has minima of halves.
+template <class F>
+inline constexpr bool kNeedsHalves = F::kMins && F::kHalves;
+template <class F>
+__device__ __forceinline__ ColumnTerms load_terms(const ColumnScales* scales,
+                                                  const ColumnHalves* halves) {
+  const ColumnScales both = *scales;
+  if constexpr (kNeedsHalves<F>) {
+    const ColumnHalves sums = *halves;
+    return {both.d, {sums.first, sums.second}};
+  }
+  return {both.d, {both.sum, 0.0f}};
+}
+
 // The terms of one block of K, in the order of backend/README.md: first the dots of each part, then
 // the minima. d, m: of the weights' row, by part; dots: exact integers as floats.
 template <class F>
 __device__ __forceinline__ float add_block(float acc, const float* d, const float* m,
-                                           const float* dots, const ColumnScales& x) {
+                                           const float* dots, const ColumnTerms& x) {
 #pragma unroll
   for (int part = 0; part < F::kParts; ++part) acc = fmaf(d[part] * x.d, dots[part], acc);
   if constexpr (F::kMins) {
-    acc = fmaf(m[0], F::kHalves ? x.first : x.sum, acc);
-    if constexpr (F::kHalves) acc = fmaf(m[1], x.second, acc);
+#pragma unroll
+    for (int part = 0; part < F::kParts; ++part) acc = fmaf(m[part], x.sums[part], acc);
   }
   return acc;
 }
