@@ -11,7 +11,8 @@ set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_
     csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_mlp.cpp csrc/backend/cuda/cuda_products.cpp
     csrc/backend/cuda/cuda_sampling.cpp csrc/backend/cuda/cuda_self_test.cpp
     csrc/backend/cuda/device_choice.cpp csrc/backend/cuda/device_weight.cpp
-    csrc/backend/cuda/recorded_passes.cpp csrc/backend/cuda/staging.cpp)
+    csrc/backend/cuda/product_input.cpp csrc/backend/cuda/recorded_passes.cpp
+    csrc/backend/cuda/staging.cpp)
 set(cuda_kernel_sources csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/cache.cu
     csrc/backend/cuda/kernels/features.cu csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu
     csrc/backend/cuda/kernels/matmul_tensor.cu csrc/backend/cuda/kernels/rows.cu

@@ -181,6 +181,22 @@ Array<float> attention_segments(const OpBackend& op, const std::vector<SegmentAr
   return out.numpy({q.shape(0), q.shape(1), q.shape(2)});
 }
 
+// Attention of one segment and a product of its output: what an attention block does.
+Array<float> attention_then_matmul(const OpBackend& op, const OpCache& cache, const Array<float>& q,
+                                   std::int32_t base, const Array<std::int32_t>& parents,
+                                   const RawWeight& raw) {
+  check_shape("q", q, {-1, -1, cache.view().head_dim});
+  const auto weight = load_weight(op, raw, dim(q, 1) * dim(q, 2));
+  OpPass pass;
+  pass.add(cache, base, parents);
+  const Floats in(op, q), attended(op, static_cast<std::size_t>(q.size())),
+      out(op, static_cast<std::size_t>(q.shape(0)) * weight->rows());
+  op.ops().attention(op.ws(), pass.finish(q.shape(0), 0), 0, in.data(),
+                     attention_shape(cache, dim(q, 1), 0.2f), attended.data());
+  op.ops().matmul(op.ws(), dim(q, 0), attended.data(), *weight, out.data());
+  return out.numpy({q.shape(0), static_cast<py::ssize_t>(weight->rows())});
+}
+
 RopeLayout parse_layout(const std::string& name) {
   if (name == "interleaved") return RopeLayout::kInterleaved;
   if (name == "halves") return RopeLayout::kHalves;
@@ -378,6 +394,8 @@ void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls) {
            py::arg("cos_sin"), py::arg("layout") = "interleaved")
       .def("attention_segments", attention_segments, py::arg("segments"), py::arg("layer"),
            py::arg("q"), py::arg("scale"))
+      .def("attention_then_matmul", attention_then_matmul, py::arg("cache"), py::arg("q"),
+           py::arg("base"), py::arg("parents"), py::arg("weight"))
       .def(
           "attention",
           [](const OpBackend& op, const OpCache& cache, std::int32_t layer, const Array<float>& q,

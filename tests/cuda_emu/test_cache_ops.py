@@ -7,6 +7,7 @@ import pytest
 
 from specdec_native import _core
 from support.backends import make_backend
+from support.weights import random_weight
 
 KINDS = ["F32", "F16", "Q8_0"]
 TREES = {
@@ -45,6 +46,22 @@ def test_attention(both, kind, base, tree):
     q = floats(len(TREES[tree]), 6, 32, seed=3)
     actual, expected = (attend(b, kind, q, base, TREES[tree]) for b in both)
     assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["Q4_0", "F16"])
+@pytest.mark.parametrize("base", [3, 61, 100])  # one chunk, then more: those are merged
+@pytest.mark.parametrize("tree", ["one", "tree"])
+@pytest.mark.parametrize("dim", [32, 40, 96])
+def test_attention_leaves_the_input_of_a_product(both, dtype, base, tree, dim):
+    q = floats(len(TREES[tree]), 4, dim, seed=3)
+    raw, _ = random_weight(dtype, 37, 4 * dim, seed=4)
+    found = []
+    for backend in both:
+        cache = filled(backend, "F16", 2, dim, base + len(TREES[tree]))
+        found.append(
+            backend.attention_then_matmul(cache, q, base, TREES[tree], (dtype, raw)).tobytes()
+        )
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -88,6 +88,7 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
   SPECDEC_CHECK(shape.head_dim <= kMaxHeadDim, "heads of ", shape.head_dim);
   CudaWorkspace& ws = use(workspace);
   ws.check_pass(pass);
+  PreparedInput prepared;
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {
     const Segment& segment = pass.segments[i];
     if (segment.rows <= 0) continue;
@@ -120,8 +121,14 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
                                                       static_cast<std::size_t>(s.heads * s.chunks) *
                                                       static_cast<std::size_t>(2 + s.head_dim));
     }
+    // With one segment the merge can leave the input of the product that follows.
+    if (s.partials != nullptr && segment.rows == pass.rows && s.head_dim % kBlockValues == 0) {
+      s.quantized = ws.activations(s.rows, vector);
+      prepared = {out, s.rows, s.quantized, uploads_};
+    }
     queue_attention(ws.stream(), s);
   }
+  ws.leave_prepared(prepared);
 }
 
 void CudaBackend::keep_rows(Workspace& workspace, const KvCacheView& cache, std::int32_t base,

@@ -2,9 +2,11 @@
 // experts. A mixture runs its experts one after the other, each over the rows that chose it; the
 // host learns from the device which these are.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/product_input.h"
 #include "backend/expert_rule.h"
 #include "core/error.h"
 
@@ -46,18 +48,20 @@ void CudaBackend::run_mlp(CudaWorkspace& ws, std::int32_t rows, const float* x,
     queue_add_bias(ws.stream(), rows, cols, to,
                    part_of(bias, matrix, static_cast<std::size_t>(cols)));
   };
-  matmul(ws, rows, x, up_weight, up);
-  add(weights.up_bias, ffn, up);
+  ProductInput input(ws, rows, x, uploads_);
   float* gate = nullptr;
   if (weights.gate != nullptr) {
     gate = ws.get<float>(Area::kGate, static_cast<std::size_t>(count));
-    matmul(ws, rows, x, matrix_of(*weights.gate, matrix), gate);
+    input.multiply(
+        std::array{Product{&matrix_of(*weights.gate, matrix), gate}, Product{&up_weight, up}});
     add(weights.gate_bias, ffn, gate);
   } else {
     SPECDEC_CHECK(weights.activation == Activation::kGelu, "an MLP without a gate is GELU's");
+    input.multiply(std::array{Product{&up_weight, up}});
   }
+  add(weights.up_bias, ffn, up);
   queue_activate(ws.stream(), weights.activation, count, gate, up);
-  matmul(ws, rows, up, down, out);
+  ProductInput(ws, rows, up, uploads_).multiply(std::array{Product{&down, out}});
   add(weights.down_bias, width, out);
 }
 

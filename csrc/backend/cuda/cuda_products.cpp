@@ -1,101 +1,14 @@
 // The operations that multiply by weights.
+#include <array>
+#include <cstdint>
+
 #include "backend/cuda/block_decode.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/product_input.h"
 #include "core/error.h"
 
 namespace specdec::cuda {
 namespace {
-
-struct Product {
-  const Weight* weight;
-  float* out;  // [rows, N]
-};
-
-void set_view(const DeviceWeight& weight, QuantizedView* view) { *view = weight.quantized(); }
-void set_view(const DeviceWeight& weight, FloatView* view) { *view = weight.floats(); }
-
-// Of weights of one type and one K.
-template <class View>
-Products<View> joined(std::span<const Product> products) {
-  Products<View> all;
-  for (const Product& product : products) {
-    set_view(as_device(*product.weight), &all.weights[all.count]);
-    all.outs[all.count++] = product.out;
-  }
-  return all;
-}
-
-// outs = x W^T for weights of one quantised type and one K.
-void multiply_quantized(StreamHandle stream, std::span<const Product> products,
-                        const ActivationView& x, int rows) {
-  const DType dtype = products[0].weight->dtype();
-  if (rows <= kFewColumns) {
-    queue_multiply_few(stream, dtype, joined<QuantizedView>(products), x, rows);
-  } else {
-    queue_multiply_tensor(stream, dtype, joined<QuantizedView>(products), x, rows);
-  }
-}
-
-// The input x [rows, K] of products, in the forms that their weights want; made when first needed.
-class Input {
- public:
-  // uploads: CudaBackend's count of them
-  Input(CudaWorkspace& ws, int rows, const float* x, std::uint64_t uploads)
-      : ws_(ws), rows_(rows), x_(x) {
-    const PreparedInput& prepared = ws.prepared();
-    if (prepared.x == x && prepared.rows == rows && prepared.uploads == uploads) {
-      quantized_ = prepared.view;
-    }
-  }
-
-  // Neighbours of one type go in one launch. All have the same K.
-  void multiply(std::span<const Product> products) {
-    while (!products.empty()) {
-      const DType dtype = products[0].weight->dtype();
-      const auto cols = products[0].weight->cols();
-      std::size_t count = 1;
-      while (count < products.size() && count < QuantizedProducts::kMost &&
-             products[count].weight->dtype() == dtype) {
-        ++count;
-      }
-      if (is_quantized(dtype)) {
-        multiply_quantized(ws_.stream(), products.first(count), quantized(cols), rows_);
-      } else {
-        const int per_lane = values_per_lane(dtype_info(dtype).block_bytes);
-        queue_multiply_float(ws_.stream(), dtype, joined<FloatView>(products.first(count)),
-                             arranged(cols, per_lane), rows_);
-      }
-      products = products.subspan(count);
-    }
-  }
-
- private:
-  const ActivationView& quantized(std::size_t cols) {
-    if (static_cast<std::size_t>(quantized_.blocks) * kBlockValues != cols) {
-      quantized_ = ws_.activations(rows_, cols);
-      queue_quantize(ws_.stream(), rows_, x_, quantized_);
-    }
-    return quantized_;
-  }
-
-  const float* arranged(std::size_t cols, int per_lane) {
-    if (per_lane_ == per_lane) return arranged_;
-    const auto k = static_cast<int>(cols);
-    const auto padded = static_cast<std::size_t>(runs_of(k, per_lane) * kVirtualLanes * per_lane);
-    float* out = ws_.get<float>(Area::kArranged, static_cast<std::size_t>(rows_) * padded);
-    queue_arrange(ws_.stream(), rows_, k, per_lane, x_, out);
-    per_lane_ = per_lane;
-    arranged_ = out;
-    return out;
-  }
-
-  CudaWorkspace& ws_;
-  int rows_;
-  const float* x_;
-  ActivationView quantized_;
-  int per_lane_ = 0;  // of arranged_
-  const float* arranged_ = nullptr;
-};
 
 // The biases of q, k and v, then the norms of q and k. q [M, H, D], k and v [M, Hkv, D]
 void bias_and_norm(CudaWorkspace& ws, int rows, const QkvWeights& weights,
@@ -143,7 +56,7 @@ void CudaBackend::rms_norm(Workspace& workspace, std::int32_t rows, std::int32_t
 void CudaBackend::matmul(Workspace& workspace, std::int32_t rows, const float* x,
                          const Weight& weight, float* out) const {
   CudaWorkspace& ws = use(workspace);
-  if (rows > 0) Input(ws, rows, x, uploads_).multiply(std::array{Product{&weight, out}});
+  if (rows > 0) ProductInput(ws, rows, x, uploads_).multiply(std::array{Product{&weight, out}});
 }
 
 void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float* x,
@@ -158,16 +71,16 @@ void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float
   const std::size_t width = weights.gate->rows(), count = static_cast<std::size_t>(rows) * width;
   float* gate = ws.get<float>(Area::kGate, count);  // [M, F]
   float* up = ws.get<float>(Area::kUp, count);
-  Input(ws, rows, x, uploads_)
+  ProductInput(ws, rows, x, uploads_)
       .multiply(std::array{Product{weights.gate, gate}, Product{weights.up, up}});
   const Product down{weights.down, out};
   if (is_quantized(weights.down->dtype())) {
     const ActivationView hidden = ws.activations(rows, width);
     queue_silu_mul_quantize(ws.stream(), rows, gate, up, hidden);
-    multiply_quantized(ws.stream(), {&down, 1}, hidden, rows);
+    ProductInput(ws, rows, hidden).multiply({&down, 1});
   } else {
     queue_silu_mul(ws.stream(), static_cast<std::int64_t>(count), gate, up);
-    Input(ws, rows, gate, uploads_).multiply({&down, 1});
+    ProductInput(ws, rows, gate, uploads_).multiply({&down, 1});
   }
 }
 
@@ -180,7 +93,7 @@ void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::in
   const std::size_t kv_width = weights.k->rows();  // Hkv * D
   float* keys = ws.get<float>(Area::kKeys, static_cast<std::size_t>(pass.rows) * kv_width);
   float* values = ws.get<float>(Area::kValues, static_cast<std::size_t>(pass.rows) * kv_width);
-  Input(ws, pass.rows, x, uploads_)
+  ProductInput(ws, pass.rows, x, uploads_)
       .multiply(std::array{Product{weights.q, q_out}, Product{weights.k, keys},
                            Product{weights.v, values}});
   bias_and_norm(ws, pass.rows, weights, shape, q_out, keys, values);

@@ -8,6 +8,7 @@
 // one chunk, whose result a second kernel merges: the operations are the same.
 #include "backend/cuda/kernels/cache_rows.cuh"
 #include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/quantize.cuh"
 #include "backend/cuda/launch.h"
 #include "core/error.h"
 #include "core/math.h"
@@ -287,10 +288,17 @@ __global__ void __launch_bounds__(kThreads, 4) attend(AttentionSegment s) {
   }
 }
 
-// The chunks of one row and head, merged in order. grid: (rows, H)
+// The chunks of one row and head, merged in order. grid: (rows, H); with `quantized`, as many rows
+// as its octets have columns
 __global__ void __launch_bounds__(kThreads) merge_chunks(AttentionSegment s) {
   s.base = *s.base_at;
-  const int row = static_cast<int>(blockIdx.x);
+  const int row = static_cast<int>(blockIdx.x), first = static_cast<int>(blockIdx.y) * s.head_dim;
+  if (row >= s.rows) {  // the whole block: zeros fill up the octet
+    for (int d = static_cast<int>(threadIdx.x); d < s.head_dim; d += kThreads) {
+      store_quantized(s.quantized, row, (first + d) / kBlockValues, 0.0f);
+    }
+    return;
+  }
   const std::size_t query = static_cast<std::size_t>(row) * s.heads + blockIdx.y;
   const int chunks = (positions_of(s, row) + kAttentionChunk - 1) / kAttentionChunk;
   const std::size_t stride = static_cast<std::size_t>(2 + s.head_dim);
@@ -305,7 +313,11 @@ __global__ void __launch_bounds__(kThreads) merge_chunks(AttentionSegment s) {
       state = merge_chunk(state, {partial[0], partial[1]}, &scales);
       acc = fmaf(partial[2 + d], scales.chunk, acc * scales.old);
     }
-    s.out[query * s.head_dim + d] = finish(s, static_cast<int>(blockIdx.y), state, acc);
+    const float value = finish(s, static_cast<int>(blockIdx.y), state, acc);
+    s.out[query * s.head_dim + d] = value;
+    if (s.quantized.values != nullptr) {
+      store_quantized(s.quantized, row, (first + d) / kBlockValues, value);
+    }
   }
 }
 
@@ -341,8 +353,9 @@ void queue_attention(StreamHandle stream, const AttentionSegment& s) {
       throw InternalError("unknown cache type");
   }
   if (split) {
+    const int rows = s.quantized.values == nullptr ? s.rows : octets_of(s.rows) * kOctet;
     launch("merge_chunks", merge_chunks,
-           {static_cast<unsigned>(s.rows), static_cast<unsigned>(s.heads), 1}, kThreads, 0, stream,
+           {static_cast<unsigned>(rows), static_cast<unsigned>(s.heads), 1}, kThreads, 0, stream,
            s);
   }
 }

@@ -146,6 +146,7 @@ struct AttentionSegment {
   int chunks = 0;                // of the longest row, or more
   float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
                               // sees all chunks of its rows
+  ActivationView quantized;   // [rows, H * D] as int8, where there are partials; or empty
 };
 void queue_attention(StreamHandle stream, const AttentionSegment& segment);
 
