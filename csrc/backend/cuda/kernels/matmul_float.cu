@@ -20,7 +20,7 @@ struct FloatTile {
   static constexpr int kBlockColumns = kColumns * kColumnHalves;
   static constexpr int kThreads = kRowHalves * kColumnHalves * kVirtualLanes;
   static constexpr int kAhead = kRows == 1 ? 4 : 1;  // runs of weights read at once
-  static constexpr int kBlocksPerSm = kRows == 1 ? 3 : 1;
+  static constexpr int kBlocksPerSm = kRows == 1 ? 2 : 1;
 };
 // A verify pass: as many reads of weights under way as can be.
 template <int kColumns>
@@ -108,14 +108,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   const int runs = runs_of(w.cols, W::kPerLane);
   const int steps = (w.cols + kVirtualLanes - 1) / kVirtualLanes, full = steps / W::kPerLane;
   constexpr int kRunValues = kVirtualLanes * W::kPerLane;
-  const uint4* rows[T::kRows];
+  const auto* weights = reinterpret_cast<const uint4*>(w.data) + at.lane;
+  unsigned rows[T::kRows];  // where they start; 32 bits count 64 GiB in reads of 16 bytes
 #pragma unroll
   for (int r = 0; r < T::kRows; ++r) {
     // Rows that do not exist read one that does.
     const int last = (w.rows + kFloatRows - 1) / kFloatRows * kFloatRows - 1;
     const int row = at.first_row + r < last ? at.first_row + r : last;
-    rows[r] = reinterpret_cast<const uint4*>(w.data) +
-              static_cast<std::size_t>(row) * runs * kVirtualLanes + at.lane;
+    rows[r] = static_cast<unsigned>(row) * static_cast<unsigned>(runs * kVirtualLanes);
   }
   const std::size_t stride = static_cast<std::size_t>(runs) * kRunValues;
   x += at.first_column * stride + at.lane * W::kPerLane;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     for (int i = 0; i < T::kAhead; ++i) {
 #pragma unroll
       for (int r = 0; r < T::kRows; ++r) {
-        if (first + i < full) raw[i][r] = rows[r][(first + i) * kVirtualLanes];
+        if (first + i < full) raw[i][r] = weights[rows[r] + (first + i) * kVirtualLanes];
       }
     }
 #pragma unroll
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   if (full < runs) {
     uint4 raw[T::kRows];
 #pragma unroll
-    for (int r = 0; r < T::kRows; ++r) raw[r] = rows[r][full * kVirtualLanes];
+    for (int r = 0; r < T::kRows; ++r) raw[r] = weights[rows[r] + full * kVirtualLanes];
     add_run<W, T>(raw, x + full * kRunValues, stride, left, steps - full * W::kPerLane, acc);
   }
 #pragma unroll
