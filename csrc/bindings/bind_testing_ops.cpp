@@ -191,7 +191,7 @@ Array<float> attention_then_matmul(const OpBackend& op, const OpCache& cache, co
   pass.add(cache, base, parents);
   const Floats in(op, q), attended(op, static_cast<std::size_t>(q.size())),
       out(op, static_cast<std::size_t>(q.shape(0)) * weight->rows());
-  op.ops().attention(op.ws(), pass.finish(q.shape(0), 0), 0, in.data(),
+  op.ops().attention(op.ws(), pass.finish(op, q.shape(0), 0), 0, in.data(),
                      attention_shape(cache, dim(q, 1), 0.2f), attended.data());
   op.ops().matmul(op.ws(), dim(q, 0), attended.data(), *weight, out.data());
   return out.numpy({q.shape(0), static_cast<py::ssize_t>(weight->rows())});

@@ -25,8 +25,9 @@ struct FloatTile {
 // A verify pass: as many reads of weights under way as can be.
 template <int kColumns>
 using NarrowTile = FloatTile<1, kColumns, 16, 1>;
-// Prefill: a value of x serves four rows, and weights are read once per 64 columns.
-using WideTile = FloatTile<4, 16, 8, 4>;
+// Prefill: a value of x serves three rows, and weights are read once per 64 columns. Four rows need
+// more registers than 512 threads have.
+using WideTile = FloatTile<3, 16, 8, 4>;
 
 // Weights of a lane: 16 bytes, as four floats at a time.
 inline constexpr int kPiece = 4;
