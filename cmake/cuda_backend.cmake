@@ -8,7 +8,8 @@ set(SPECDEC_CUDA_ARCHITECTURES "75;80;86;89;90;120"
 option(SPECDEC_CUDA_EMU "Run the CUDA kernels on the CPU, as the device cuda_emu (for tests)" OFF)
 
 set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_attention.cpp
-    csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_mlp.cpp csrc/backend/cuda/cuda_products.cpp
+    csrc/backend/cuda/cuda_backend.cpp csrc/backend/cuda/cuda_bandwidth.cpp
+    csrc/backend/cuda/cuda_mlp.cpp csrc/backend/cuda/cuda_products.cpp
     csrc/backend/cuda/cuda_sampling.cpp csrc/backend/cuda/cuda_self_test.cpp
     csrc/backend/cuda/device_choice.cpp csrc/backend/cuda/device_weight.cpp
     csrc/backend/cuda/product_input.cpp csrc/backend/cuda/recorded_passes.cpp

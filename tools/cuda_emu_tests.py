@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +30,27 @@ WATCHED = [
     *OPERATIONS,
     "tests/cuda_emu/test_emulator.py::test_sanitizers_see_lanes_and_device_memory",
 ]
-# Every kernel and every type, but not every size: ThreadSanitizer makes them slow.
-SMALL = "not 37-256 and not 130-32 and not many_thread_blocks and not many_rows and not 190"
+# Every kernel, and a type of each kind, but not every size: ThreadSanitizer makes them slow.
+SMALL = (
+    "not 37-256 and not 130-32 and not many_thread_blocks and not many_rows and not 190"
+    " and (not test_products or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
+)
+# The engine's tests, each with less to do than on the host (support.engine.sized).
+ENGINE = [
+    "tests/e2e/test_exactness.py",
+    "tests/e2e/test_draft_trees.py",
+    "tests/e2e/test_medusa.py",
+    "tests/e2e/test_eagle.py",
+    "tests/e2e/test_layer_skip.py",
+]
+# Not the tests that compare the bytes of caches: they read them where the host can.
+EXACT = "tokens_are_those or every_drafter or q8_0_cache or reused_prefix or see_what or all_layers"
+STATISTICS = [
+    "tests/statistics/test_acceptance.py",
+    "tests/statistics/test_self_drafting.py",
+    "tests/e2e/test_draft_trees.py",
+]
+FITS = "cuda_emu or joint_distribution or tree_fit_the_target"
 BACKWARDS = {"SPECDEC_EMU_ORDER": "reverse", "SPECDEC_EMU_DEFER": "1"}
 
 
@@ -65,6 +85,12 @@ RUNS = [
     TestRun(
         "lanes descending, work deferred", ["tests/cuda_emu", "tests/ops/test_verify.py"], BACKWARDS
     ),
+    TestRun("the engine", [*ENGINE, "-k", EXACT], {"SPECDEC_TEST_DEVICE": "cuda_emu"}),
+    TestRun(
+        "the engine's distributions",
+        [*STATISTICS, "-k", FITS],
+        {**BACKWARDS, "SPECDEC_TEST_DEVICE": "cuda_emu"},
+    ),
     TestRun(
         "kernels under AddressSanitizer and UndefinedBehaviorSanitizer",
         WATCHED,
@@ -78,28 +104,43 @@ RUNS = [
 ]
 
 
-def run(one: TestRun, arguments: list[str]) -> int:
-    """Runs pytest; returns its exit code."""
-    site = make_site(BUILD, one.sanitizer)
-    program = f"emulator_faults{one.sanitizer and '_' + one.sanitizer}"
+def prepare(sanitizer: str) -> Path:
+    """A folder with the package, an extension and its program of faults."""
+    site = make_site(BUILD, sanitizer)
+    program = f"emulator_faults{sanitizer and '_' + sanitizer}"
     shutil.copy2(BUILD / program, site / "specdec_native" / "emulator_faults")
+    return site
+
+
+def run(one: TestRun, site: Path, arguments: list[str]) -> int:
+    """Runs pytest, prints what it says at its end, returns its exit code."""
     environment = {**os.environ, **one.settings, "PYTHONPATH": str(site)}
     if one.sanitizer:
         environment |= sanitizer_environment(one.sanitizer)
         environment["SPECDEC_KERNELS_SANITIZED"] = one.sanitizer
-    print(f"--- {one.name}", flush=True)
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *one.tests]
-    code = subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=False).returncode
-    print(f"--- {time.monotonic() - begin:.0f} s", flush=True)
-    return code
+    result = subprocess.run(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    print(f"--- {one.name}: {time.monotonic() - begin:.0f} s\n{result.stdout}", flush=True)
+    return result.returncode
 
 
 def main() -> int:
-    """Builds, runs, and returns pytest's exit code."""
+    """Builds, runs, and returns the first bad exit code of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         configure_and_build(Path(folder), "cuda-emu")
-    return next((code for one in RUNS if (code := run(one, sys.argv[1:])) != 0), 0)
+    sites = {name: prepare(name) for name in dict.fromkeys(one.sanitizer for one in RUNS)}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        codes = list(pool.map(lambda one: run(one, sites[one.sanitizer], sys.argv[1:]), RUNS))
+    return next((code for code in codes if code != 0), 0)
 
 
 if __name__ == "__main__":

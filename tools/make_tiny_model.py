@@ -342,6 +342,7 @@ def make_shaped_model(
     layers: int | None = None,
     tensor_dtypes: Mapping[str, str] | None = None,
     seed: int = 1,
+    repeating: bool = False,
 ) -> Path:
     """Writes a model with the shape of a big one and random weights; its text is nonsense.
 
@@ -352,6 +353,7 @@ def make_shaped_model(
         layers: Fewer or more layers; None: as many as the big model has.
         tensor_dtypes: Exceptions, as in `TinyConfig`.
         seed: The same arguments give the same bytes.
+        repeating: One random piece again and again in each matrix, which is quicker to make.
 
     Returns:
         `path` as a Path.
@@ -375,7 +377,14 @@ def make_shaped_model(
     types += [_NORMAL] * made_up
     metadata = _metadata(config, (tokens, types, merges))
     return write_shaped_model(
-        path, shape, metadata, dtype=dtype, layers=count, exceptions=tensor_dtypes, seed=seed
+        path,
+        shape,
+        metadata,
+        dtype=dtype,
+        layers=count,
+        exceptions=tensor_dtypes,
+        seed=seed,
+        repeating=repeating,
     )
 
 

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from gguf_edit import Metadata
 from random_blocks import random_rows
 
-__all__ = ["PRESETS", "Preset", "write_shaped_model"]
+__all__ = ["PRESETS", "Preset", "q4_k_m", "write_shaped_model"]
 
 _PIECE_BYTES = 32 << 20  # of a tensor in memory at once
+_PATTERN_BYTES = 1 << 20  # of one that repeats itself
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Preset:
 
 
 PRESETS = {
+    "tiny": Preset(2, 256, 4, 2, 64, 512, tied=False, rope_factor=8.0, vocab=512),  # for dry runs
     "1b": Preset(16, 2048, 32, 8, 64, 8192, tied=True, rope_factor=32.0),  # as Llama 3.2 1B
     "8b": Preset(32, 4096, 32, 8, 128, 14336, tied=False, rope_factor=8.0),  # as Llama 3.1 8B
 }
@@ -72,16 +74,19 @@ class _Tensor:
             )
         return self.cols // block * block_bytes
 
-    def pieces(self, seed: int) -> Iterator[NDArray[np.uint8]]:
+    def pieces(self, seed: int, repeating: bool) -> Iterator[NDArray[np.uint8]]:
         """The bytes, in order; they depend only on the seed and the name."""
         if self.values is not None:
             yield self.values.view(np.uint8)
             return
         rng = np.random.default_rng([seed, zlib.crc32(self.name.encode())])
-        step = max(1, _PIECE_BYTES // self.row_bytes)
+        step = max(1, (_PATTERN_BYTES if repeating else _PIECE_BYTES) // self.row_bytes)
+        pattern = random_rows(rng, min(step, self.rows), self.cols, self.std, self.qtype)
         for first in range(0, self.rows, step):
             count = min(step, self.rows - first)
-            yield random_rows(rng, count, self.cols, self.std, self.qtype)
+            if first > 0 and not repeating:
+                pattern = random_rows(rng, count, self.cols, self.std, self.qtype)
+            yield pattern[:count]
 
 
 def _vector(name: str, values: NDArray[np.float32]) -> _Tensor:
@@ -128,6 +133,23 @@ def _tensors(
         yield matrix("output.weight", preset.vocab, width, 0.04)
 
 
+def q4_k_m(layers: int, tied: bool) -> dict[str, str]:
+    """The exceptions from Q4_K that make Q4_K_M of a model.
+
+    Half of the layers have their value and down matrices in Q6_K, and so is the output matrix.
+    """
+    edge = layers // 8
+    better = [
+        layer
+        for layer in range(layers)
+        if layer < edge or layer >= 7 * layers // 8 or (layer - edge) % 3 == 2
+    ]
+    return {
+        rf"^blk\.({'|'.join(map(str, better))})\.(attn_v|ffn_down)\.": "q6_k",
+        "^token_embd" if tied else "^output": "q6_k",
+    }
+
+
 def write_shaped_model(
     path: Path | str,
     preset: Preset,
@@ -137,6 +159,7 @@ def write_shaped_model(
     layers: int | None = None,
     exceptions: Mapping[str, str] | None = None,
     seed: int = 1,
+    repeating: bool = False,
 ) -> Path:
     """Writes a model of random weights in pieces.
 
@@ -148,6 +171,7 @@ def write_shaped_model(
         layers: Number of layers; None: the preset's.
         exceptions: Regular expression of a tensor name -> another type; the last match counts.
         seed: The same arguments give the same bytes.
+        repeating: One random piece again and again in each matrix, which is quicker to make.
 
     Returns:
         `path` as a Path.
@@ -171,7 +195,7 @@ def write_shaped_model(
     out = writer.fout[0]
     for one in tensors:
         writer.write_padding(out, out.tell())
-        for piece in one.pieces(seed):
+        for piece in one.pieces(seed, repeating):
             out.write(piece.data)
         writer.write_padding(out, one.rows * one.row_bytes)
     writer.close()

@@ -27,4 +27,8 @@ std::shared_ptr<const Backend> make_cuda_backend(const std::string& name);
 // each that does something else. Throws as make_cuda_backend, and for a name of another backend.
 std::vector<std::string> cuda_self_test(const std::string& device);
 
+// Bytes a second that a copy of `bytes` bytes within the device's memory reads and writes, the best
+// of several. Throws as cuda_self_test.
+double cuda_copy_bandwidth(const std::string& device, std::size_t bytes);
+
 }  // namespace specdec

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include "backend/cuda_info.h"
 #include "backend/machine_probe.h"
 #include "backend/profiling_backend.h"
 #include "bindings/bindings.h"
@@ -51,6 +52,8 @@ void bind_bench(py::module_& m) {
            "Bytes per second of reading a buffer much larger than the last cache.")
       .def("int8_peak", &MachineProbe::int8_peak, py::arg("all_threads"), ReleaseGil(),
            "int8 multiply-adds per second of the active kernels, nothing fetched or decoded.");
+  m.def("cuda_copy_bandwidth", cuda_copy_bandwidth, py::arg("device"), py::arg("bytes"),
+        ReleaseGil(), "Bytes per second that a copy within a device's memory reads and writes.");
   py::class_<TypeTotals>(m, "TypeTotals", "The weights that every pass reads, of one type.")
       .def_readonly("type", &TypeTotals::type)
       .def_readonly("bytes", &TypeTotals::bytes)
@@ -77,6 +80,8 @@ void bind_bench(py::module_& m) {
           },
           py::arg("widths"), ReleaseGil(),
           "Milliseconds of one pass of each width, logits for every row, each rolled back.")
+      .def("time_verify", &PassTimer::time_verify, py::arg("width"), py::arg("greedy"),
+           ReleaseGil(), "Milliseconds of verify-and-accept alone, behind a pass of `width` rows.")
       .def("time_prefill", &PassTimer::time_prefill, py::arg("tokens"), py::arg("chunk"),
            ReleaseGil(), "Milliseconds of a prompt in passes of at most `chunk` tokens.")
       .def("weight_totals", &PassTimer::weight_totals);

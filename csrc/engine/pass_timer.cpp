@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 #include "backend/profiling_backend.h"
 #include "core/error.h"
@@ -55,12 +56,18 @@ void PassTimer::run(std::int32_t first, std::int32_t rows, std::int32_t logit_ro
   state_.run(text, {}, {logit_rows}, nullptr);
 }
 
+void PassTimer::wait() {
+  float nothing = 0.0f;
+  state_.backend().download(state_.workspace(), &nothing, nullptr, 0);
+}
+
 void PassTimer::fill(std::int32_t depth) {
   if (depth < 0 || depth >= state_.n_ctx()) {
     throw InvalidArgument(str("depth ", depth, " in a cache of ", state_.n_ctx(), " positions"));
   }
   if (this->depth() > depth) state_.cache().truncate(depth);
   while (this->depth() < depth) run(this->depth(), std::min(kFillChunk, depth - this->depth()), 0);
+  wait();
 }
 
 // Logits of the last pass.
@@ -102,10 +109,37 @@ std::vector<double> PassTimer::time_passes(std::span<const std::int32_t> widths)
     check_room(width);
     const auto begin = std::chrono::steady_clock::now();
     run(base, width, width);
+    wait();
     times.push_back(milliseconds_since(begin));
     state_.cache().truncate(base);
   }
   return times;
+}
+
+double PassTimer::time_verify(std::int32_t width, bool greedy) {
+  check_room(width);
+  const std::int32_t base = depth(), nodes = width - 1;
+  run(base, width, width);
+  wait();
+  std::vector<std::int32_t> parents(static_cast<std::size_t>(nodes));
+  std::iota(parents.begin(), parents.end(), -1);
+  VerifyInput input;
+  input.logits = state_.logits(0);
+  input.row_stride = state_.model().config().vocab_rows;
+  input.nodes = nodes;
+  input.tokens = tokens_.data() + base + 1;
+  input.parents = parents.data();
+  input.position = static_cast<std::uint64_t>(base) + 1;
+  input.draw.vocab = state_.model().config().vocab;
+  input.draw.rule = AcceptRule::kRejection;
+  input.draw.filter.temperature = greedy ? 0.0f : 0.8f;
+  input.draw.filter.top_k = 40;
+  input.draw.filter.top_p = 0.95f;
+  const auto begin = std::chrono::steady_clock::now();
+  state_.backend().verify(state_.workspace(), input);
+  const double time = milliseconds_since(begin);
+  state_.cache().truncate(base);
+  return time;
 }
 
 double PassTimer::time_prefill(std::int32_t tokens, std::int32_t chunk) {
@@ -118,6 +152,7 @@ double PassTimer::time_prefill(std::int32_t tokens, std::int32_t chunk) {
     run(base + done, rows, done + rows == tokens ? 1 : 0);
     done += rows;
   }
+  wait();
   const double time = milliseconds_since(begin);
   state_.cache().truncate(base);
   return time;

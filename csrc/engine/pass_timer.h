@@ -35,6 +35,10 @@ class PassTimer {
   // Milliseconds of one pass of each width, in the order given.
   std::vector<double> time_passes(std::span<const std::int32_t> widths);
 
+  // Milliseconds of verify-and-accept alone, behind a pass of `width` rows: a chain of width - 1
+  // tokens, greedily or by rejection at temperature 0.8, top-k 40, top-p 0.95.
+  double time_verify(std::int32_t width, bool greedy);
+
   // Milliseconds of a prompt of `tokens` tokens in passes of at most `chunk`, logits for its last.
   double time_prefill(std::int32_t tokens, std::int32_t chunk);
 
@@ -42,6 +46,7 @@ class PassTimer {
 
  private:
   void check_room(std::int32_t rows) const;
+  void wait();  // until the device, if there is one, is done
   void run(std::int32_t first, std::int32_t rows, std::int32_t logit_rows);
   std::vector<float> logits_of(std::int32_t rows);
 

@@ -38,6 +38,7 @@ __all__: list[str] = [
     "check_model",
     "check_same_vocabulary",
     "cpu_info",
+    "cuda_copy_bandwidth",
     "cuda_info",
     "heaviest_ranks",
     "make_backend",
@@ -658,6 +659,10 @@ class PassTimer:
         """
         Milliseconds of a prompt in passes of at most `chunk` tokens.
         """
+    def time_verify(self, width: typing.SupportsInt | typing.SupportsIndex, greedy: bool) -> float:
+        """
+        Milliseconds of verify-and-accept alone, behind a pass of `width` rows.
+        """
     def weight_totals(self) -> list[TypeTotals]: ...
 
 def check_model(file: GgufFile) -> None:
@@ -673,6 +678,11 @@ def check_same_vocabulary(target: GgufFile, draft: GgufFile) -> None:
 def cpu_info() -> CpuInfo:
     """
     Raises BackendUnavailableError where SPECDEC_CPU_ISA names an unknown or absent level.
+    """
+
+def cuda_copy_bandwidth(device: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    Bytes per second that a copy within a device's memory reads and writes.
     """
 
 def cuda_info() -> CudaInfo: ...

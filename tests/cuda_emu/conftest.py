@@ -1,7 +1,11 @@
-"""The CUDA kernels, run on the CPU: only in builds with -DSPECDEC_CUDA_EMU=ON."""
+"""The CUDA kernels: run on the CPU in builds with -DSPECDEC_CUDA_EMU=ON, or on a real device.
+
+A device is tested where SPECDEC_TEST_CUDA names it, such as ``cuda``.
+"""
 
 from __future__ import annotations
 
-from support.backends import EMULATED
+from support.backends import CUDA_DEVICE, EMULATED
 
-collect_ignore_glob = [] if EMULATED else ["test_*.py"]
+collect_ignore_glob = [] if CUDA_DEVICE else ["test_*.py"]
+collect_ignore = [] if EMULATED else ["test_emulator.py", "test_gpu_check.py"]

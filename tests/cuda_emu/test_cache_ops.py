@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_native import _core
-from support.backends import make_backend
+from support.backends import CUDA_DEVICE, make_backend
 from support.weights import random_weight
 
 KINDS = ["F32", "F16", "Q8_0"]
@@ -20,7 +20,7 @@ TREES = {
 
 @pytest.fixture(scope="module")
 def both():
-    return make_backend("cuda_emu"), make_backend("cpu")
+    return make_backend(CUDA_DEVICE), make_backend("cpu")
 
 
 def floats(*shape, seed=0):

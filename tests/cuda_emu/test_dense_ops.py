@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specdec_native import _core
-from support.backends import make_backend
+from support.backends import CUDA_DEVICE, make_backend
 from support.weights import DTYPES, block_geometry, random_weight
 
 WIDTHS = [*range(1, 18), 32, 33, 64, 65]
@@ -21,7 +21,7 @@ CASES = [(t, n, k) for t in DTYPES for n, k in SHAPES if k % block_geometry(t)[0
 
 @pytest.fixture(scope="module")
 def emu():
-    return make_backend("cuda_emu")
+    return make_backend(CUDA_DEVICE)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 import specdec_native as sd
 from specdec_native import _core
+from support.backends import CUDA_DEVICE
 from support.engine import FILTERED, GREEDY, load, run
 
 TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q8_0", "iq4_nl"]
@@ -27,7 +28,7 @@ def test_logits_are_those_of_the_cpu_by_bytes(make_model: Callable[..., Path], d
     path = make_model(dtype=dtype, layers=2)
     tokens = [3 + 7 * i % 290 for i in range(70)]
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         with sd.Generator(path, device=device, draft=None, n_ctx=128, progress=False) as gen:
             found.append(gen.logits(tokens))
     assert np.all(np.isfinite(found[0]))
@@ -38,7 +39,7 @@ def test_logits_are_those_of_the_cpu_by_bytes(make_model: Callable[..., Path], d
 def test_logits_of_superblock_types(make_model: Callable[..., Path], dtype: str) -> None:
     path = make_model(dtype=dtype, width=256, heads=4, head_dim=64, ffn=512, layers=1)
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         with sd.Generator(path, device=device, draft=None, n_ctx=64, progress=False) as gen:
             found.append(gen.logits([3, 4, 5, 6, 7]).tobytes())
     assert found[0] == found[1]
@@ -52,7 +53,7 @@ def test_tokens_with_and_without_drafts(
 ) -> None:
     heads = {"heads": 2, "kv_heads": 1, "head_dim": 32} if kv_type == "q8_0" else {}
     path = make_model(dtype="q4_0", seed=3, **heads)
-    model, on_cpu = load(path, "cuda_emu"), load(path)
+    model, on_cpu = load(path, CUDA_DEVICE), load(path, "cpu")
     fields = {**MODES[mode], "max_tokens": 40, "seed": 11}
     plain = run(on_cpu, PROMPT, kv_type=kv_type, **fields)
     same_draft = [_core.NgramDrafter(4, 1, 4)], [_core.NgramDrafter(4, 1, 4)]
@@ -70,7 +71,7 @@ def test_a_draft_model_on_the_same_device(make_model: Callable[..., Path], mode:
     path = make_model(dtype="q4_0", seed=3)
     fields = {**MODES[mode], "max_tokens": 24, "seed": 5}
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         target = load(path, device)
         drafter = _core.DraftModelDrafter(target, 256, "f16", 3)
         found.append(run(target, PROMPT, [drafter], **fields))
@@ -81,7 +82,7 @@ def test_a_draft_model_on_the_same_device(make_model: Callable[..., Path], mode:
 def test_log_probabilities(make_model: Callable[..., Path]) -> None:
     path = make_model(dtype="f16", layers=1)
     fields = {**GREEDY, "max_tokens": 6, "logprobs": 3}
-    found = [run(load(path, device), PROMPT, **fields).logprobs for device in ("cuda_emu", "cpu")]
+    found = [run(load(path, device), PROMPT, **fields).logprobs for device in (CUDA_DEVICE, "cpu")]
     assert found[0] == found[1]
     assert len(found[0]) == 6
 
@@ -89,7 +90,7 @@ def test_log_probabilities(make_model: Callable[..., Path]) -> None:
 def test_prefill_in_chunks_of_any_size(make_model: Callable[..., Path]) -> None:
     path = make_model(dtype="q8_0", layers=2)
     prompt = [3 + 11 * i % 280 for i in range(90)]
-    model = load(path, "cuda_emu")
+    model = load(path, CUDA_DEVICE)
     texts = {
         tuple(run(model, prompt, **FILTERED, max_tokens=5, prefill_chunk=size).tokens)
         for size in (1, 7, 64, 512)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec_native import _core
+from support.backends import CUDA_DEVICE
 from support.engine import FILTERED, GREEDY, load, run
 from support.heads import converted, few_token_target, fitted_eagle3, fitted_medusa
 
@@ -36,7 +37,7 @@ def paths(make_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 def test_heads_draft_the_same_and_change_nothing(paths: list[Path], kind: str, mode: str) -> None:
     fields = {**MODES[mode], "seed": 2, "max_tokens": 16}
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         model = load(paths[0], device)
         if kind == "medusa":
             heads = _core.MedusaHeads.load(str(paths[1]), model)

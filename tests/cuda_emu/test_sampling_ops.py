@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.backends import make_backend
+from support.backends import CUDA_DEVICE, make_backend
 
 CHAINS = {
     "plain": {},
@@ -26,7 +26,7 @@ TREE = [-1, -1, 0, 0, 1, 2, 2, 5]
 
 @pytest.fixture(scope="module")
 def both():
-    return make_backend("cuda_emu"), make_backend("cpu")
+    return make_backend(CUDA_DEVICE), make_backend("cpu")
 
 
 def logits_of(rows, seed=0):

@@ -15,7 +15,7 @@ from reference.llama_numpy import forward, log_softmax
 from reference.llama_numpy import load as load_reference
 from specdec_native import _core
 from support.chi_square import fit_p_value
-from support.engine import FILTERED, GREEDY, finish, load, request, run
+from support.engine import FILTERED, GREEDY, finish, load, request, run, sized
 from support.joint_distribution import joint_probabilities
 
 MODES = {"greedy": GREEDY, "coupled": FILTERED, "warm": {"temperature": 1.3}}
@@ -98,9 +98,9 @@ def test_tokens_are_those_of_plain_decoding(
 ) -> None:
     rng = np.random.default_rng(5)
     accepted = rejected = 0
-    for seed in range(4):
+    for seed in range(sized(4, 1)):
         prompt = [int(t) for t in rng.integers(3, 300, size=rng.integers(1, 40))]
-        fields = {**MODES[mode], "seed": seed, "max_tokens": 60, "prefill_chunk": 16}
+        fields = {**MODES[mode], "seed": seed, "max_tokens": sized(60, 16), "prefill_chunk": 16}
         plain = run(target, prompt, **fields)
         for shape in SHAPES:
             result = run(target, prompt, [tree_drafter(draft, **shape)], **fields)
@@ -111,8 +111,8 @@ def test_tokens_are_those_of_plain_decoding(
             )
             accepted += result.stats["accepted"]
             rejected += result.stats["drafted"] - result.stats["accepted"]
-    assert accepted > 200
-    assert rejected > 200
+    assert accepted > sized(200, 2)
+    assert rejected > sized(200, 2)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
@@ -121,7 +121,7 @@ def test_a_kept_path_leaves_the_cache_of_plain_decoding(
 ) -> None:
     """The gather of an accepted path moves rows, and nothing else."""
     target = load(make_model(dtype="q4_0", seed=3, head_dim=32))
-    fields = {"seed": 3, "max_tokens": 60, **FILTERED}
+    fields = {"seed": 3, "max_tokens": sized(60, 24), **FILTERED}
     plain, drafting = (_core.Generator(target, 256, kv_type) for _ in range(2))
     plain.begin([], [7, 8, 9], request(**fields))
     shape = {"max_draft": 12, "branches": 3}
@@ -134,7 +134,7 @@ def test_a_kept_path_leaves_the_cache_of_plain_decoding(
             plain.step()
         assert _core.testing.cache_bytes(drafting) == _core.testing.cache_bytes(plain)
         rounds += 1
-    assert rounds > 5
+    assert rounds > sized(5, 2)
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:4:2])
@@ -167,7 +167,7 @@ def test_engine_runs_of_rejection_with_a_tree_fit_the_target(
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 6, branches=3)
     counts, outcomes = dict.fromkeys(exact, 0), set()
-    for seed in range(20_000):
+    for seed in range(sized(20_000, 200)):
         fields = {"seed": seed, "max_tokens": 3, "acceptance": "rejection", **filters}
         generator.begin([drafter], prompt, request(**fields))
         result = finish(generator)

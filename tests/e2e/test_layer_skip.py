@@ -10,7 +10,7 @@ import pytest
 
 import specdec_native as sd
 from specdec_native import _core
-from support.engine import FILTERED, GREEDY, finish, load, request, run
+from support.engine import FILTERED, GREEDY, finish, load, request, run, sized
 
 MODES = {"greedy": GREEDY, "coupled": FILTERED}
 
@@ -29,26 +29,27 @@ def some_prompts(vocab: int, count: int) -> list[list[int]]:
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_are_those_of_plain_decoding(target: _core.Model, mode: str) -> None:
     accepted = rejected = 0
-    for index, prompt in enumerate(some_prompts(target.vocab, 5)):
-        fields = {**MODES[mode], "seed": index, "max_tokens": 80}
+    for index, prompt in enumerate(some_prompts(target.vocab, sized(5, 1))):
+        fields = {**MODES[mode], "seed": index, "max_tokens": sized(80, 8)}
         plain = run(target, prompt, **fields)
         for layers in ([0], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
-            for length in (1, 4, 9):
+            for length in (1, 4, 9)[: sized(3, 2)]:
                 drafter = _core.LayerSkipDrafter(target, layers, length)
                 result = run(target, prompt, [drafter], **fields)
                 assert result.tokens == plain.tokens, (layers, length)
                 assert drafter.weight_bytes == drafter.cache_bytes == 0
                 accepted += result.stats["accepted"]
                 rejected += result.stats["drafted"] - result.stats["accepted"]
-    assert accepted > 300
-    assert rejected > 300
+    assert accepted > sized(300, 5)
+    assert rejected > sized(300, 5)
 
 
 def test_all_layers_are_always_accepted(target: _core.Model) -> None:
     """The draft pass is then the target's own pass."""
     drafter = _core.LayerSkipDrafter(target, list(range(6)), 5)
     for rule in ("coupled", "rejection"):
-        result = run(target, [9, 8, 7], [drafter], acceptance=rule, temperature=0.9)
+        fields = {"acceptance": rule, "temperature": 0.9, "max_tokens": sized(64, 12)}
+        result = run(target, [9, 8, 7], [drafter], **fields)
         assert result.stats["accepted"] == result.stats["drafted"] > 0
 
 
@@ -59,7 +60,7 @@ def test_the_cache_of_each_round_is_that_of_plain_decoding(
     """What a draft wrote is overwritten in every layer, the skipped ones included."""
     for mode in MODES.values():
         prompt = some_prompts(target.vocab, 3)[2]
-        fields = {**mode, "seed": 3, "max_tokens": 60, "prefill_chunk": 16}
+        fields = {**mode, "seed": 3, "max_tokens": sized(60, 24), "prefill_chunk": 16}
         plain, drafting = (_core.Generator(target, 256, kv_type) for _ in range(2))
         plain.begin([], prompt, request(**fields))
         drafting.begin([_core.LayerSkipDrafter(target, [0, 3], 4)], prompt, request(**fields))
@@ -72,7 +73,7 @@ def test_the_cache_of_each_round_is_that_of_plain_decoding(
                 plain.step()
             assert _core.testing.cache_bytes(drafting) == _core.testing.cache_bytes(plain)
             compared += 1
-        assert compared > 5
+        assert compared > sized(5, 2)
         assert result.finish_reason == "length"
         assert 0 < drafting.stats()["accepted"] < drafting.stats()["drafted"]
 

@@ -14,7 +14,7 @@ from reference import heads_numpy
 from reference.llama_numpy import load as load_reference
 from reference.llama_numpy import log_softmax
 from specdec_native import _core
-from support.engine import FILTERED, GREEDY, finish, load, request, run
+from support.engine import FILTERED, GREEDY, finish, load, request, run, sized
 from support.heads import converted, few_token_target, fitted_medusa
 
 MODES = {"greedy": GREEDY, "coupled": FILTERED, "warm": {"temperature": 1.0}}
@@ -35,7 +35,9 @@ def target(target_path: Path) -> _core.Model:
 def heads_path(
     target_path: Path, target: _core.Model, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    folder = fitted_medusa(tmp_path_factory.mktemp("heads") / "medusa", target_path, target)
+    folder = fitted_medusa(
+        tmp_path_factory.mktemp("heads") / "medusa", target_path, load(target_path, "cpu")
+    )
     return converted(folder, target_path)
 
 
@@ -88,17 +90,17 @@ def test_tokens_are_those_of_plain_decoding(
 ) -> None:
     rng = np.random.default_rng(5)
     accepted = rejected = 0
-    for seed in range(6):
+    for seed in range(sized(6, 1)):
         prompt = [int(t) for t in rng.integers(3, 300, size=rng.integers(1, 40))]
-        fields = {**MODES[mode], "seed": seed, "max_tokens": 60, "prefill_chunk": 16}
+        fields = {**MODES[mode], "seed": seed, "max_tokens": sized(60, 16), "prefill_chunk": 16}
         plain = run(target, prompt, **fields)
         for paths in (tree(1), tree(3, branches=1), tree(7), tree(24), [[3], [1], [1, 2]]):
             result = run(target, prompt, [_core.MedusaDrafter(heads, paths)], **fields)
             assert result.tokens == plain.tokens
             accepted += result.stats["accepted"]
             rejected += result.stats["drafted"] - result.stats["accepted"]
-    assert accepted > 100
-    assert rejected > 100
+    assert accepted > sized(100, 1)
+    assert rejected > sized(100, 1)
 
 
 @pytest.mark.parametrize("dtype", ["q4_0", "q8_0"])

@@ -10,11 +10,11 @@ import pytest
 
 from specdec_native import _core
 from support.chi_square import fit_p_value
-from support.engine import finish, load, request
+from support.engine import finish, load, request, sized
 from support.heads import converted, few_token_target, fitted_eagle3, fitted_medusa, texts_of
 from support.joint_distribution import joint_probabilities, next_token_probabilities
 
-RUNS = 20_000
+RUNS = sized(20_000, 60)
 PROMPT_SIZE = 9
 TEMPERATURE = 2.0
 FILTERS = {"temperature": TEMPERATURE, "top_k": 4}
@@ -38,10 +38,10 @@ def target(target_path: Path) -> _core.Model:
 def makers(
     target_path: Path, target: _core.Model, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Maker]:
-    folder = tmp_path_factory.mktemp("heads")
-    medusa = converted(fitted_medusa(folder / "medusa", target_path, target), target_path)
+    folder, host = tmp_path_factory.mktemp("heads"), load(target_path, "cpu", threads=1)
+    medusa = converted(fitted_medusa(folder / "medusa", target_path, host), target_path)
     heads = _core.MedusaHeads.load(str(medusa), target)
-    eagle = converted(fitted_eagle3(folder / "eagle", target_path, target, [2, 3, 4]), target_path)
+    eagle = converted(fitted_eagle3(folder / "eagle", target_path, host, [2, 3, 4]), target_path)
     head = _core.EagleHead.load(str(eagle), target)
     return {
         "layerskip": lambda: _core.LayerSkipDrafter(target, [0, 2], 2),

@@ -11,6 +11,15 @@ from typing import Any
 from specdec_native import _core
 from support.backends import THREADS
 
+# Where engine tests run, unless one names its device itself.
+DEVICE = os.environ.get("SPECDEC_TEST_DEVICE", "cpu")
+
+
+def sized(full: int, emulated: int) -> int:
+    """How much of something a test does: on the emulated device less, because it is slow."""
+    return emulated if DEVICE == "cuda_emu" else full
+
+
 GREEDY: dict[str, Any] = {"temperature": 0.0}
 FILTERED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02}
 
@@ -29,8 +38,7 @@ class Run:
 
 def load(path: Path, device: str | None = None, threads: int = THREADS) -> _core.Model:
     """Loads a model on a backend of its own; SPECDEC_TEST_DEVICE names it where no test does."""
-    device = device or os.environ.get("SPECDEC_TEST_DEVICE", "cpu")
-    return _core.Model.load(str(path), _core.make_backend(device, threads))
+    return _core.Model.load(str(path), _core.make_backend(device or DEVICE, threads))
 
 
 def request(**fields: Any) -> _core.RequestParams:

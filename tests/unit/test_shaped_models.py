@@ -10,7 +10,7 @@ import pytest
 
 from make_tiny_model import make_shaped_model
 from random_blocks import BLOCK_TYPES, FLOAT_TYPES, random_rows
-from shaped_model import PRESETS
+from shaped_model import PRESETS, q4_k_m
 from specdec_native import Tokenizer, _core
 
 
@@ -42,6 +42,25 @@ def test_random_rows_refuse() -> None:
         random_rows(rng, 1, 128, 1.0, gguf.GGMLQuantizationType.Q4_K)
     with pytest.raises(ValueError, match="cannot make random Q8_K blocks"):
         random_rows(rng, 1, 256, 1.0, gguf.GGMLQuantizationType.Q8_K)
+
+
+def test_a_mixture_of_types_from_a_pattern_that_repeats(tmp_path: Path) -> None:
+    exceptions = q4_k_m(layers=8, tied=False)
+    path = make_shaped_model(
+        tmp_path / "m.gguf",
+        "tiny",
+        dtype="q4_k",
+        layers=8,
+        tensor_dtypes=exceptions,
+        repeating=True,
+    )
+    file = _core.GgufFile(path)
+    _core.check_model(file)
+    tensors = {one.name: one for one in file.tensors}
+    kinds = [tensors[f"blk.{layer}.ffn_down.weight"].dtype for layer in range(8)]
+    assert kinds == ["Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q6_K"]
+    assert (tensors["output.weight"].dtype, tensors["token_embd.weight"].dtype) == ("Q6_K", "Q4_K")
+    assert file.dequantize("blk.0.attn_k.weight").std() == pytest.approx(1 / 16, rel=0.1)
 
 
 def test_shape_of_a_big_model(tmp_path: Path) -> None:

@@ -17,4 +17,9 @@ std::vector<std::string> cuda_self_test(const std::string& device) {
   throw InvalidArgument(str("'", device, "' is no CUDA device"));
 }
 
+double cuda_copy_bandwidth(const std::string& device, std::size_t) {
+  make_cuda_backend(device);
+  throw InvalidArgument(str("'", device, "' is no CUDA device"));
+}
+
 }  // namespace specdec

@@ -48,6 +48,9 @@ void free_pinned(void* memory) noexcept;
 void queue_copy_to_device(StreamHandle stream, void* destination, const void* pinned_source,
                           std::size_t bytes);
 void wait_for(StreamHandle stream);
+// Within the device's memory, in the order of the stream.
+void queue_device_copy(StreamHandle stream, void* destination, const void* source,
+                       std::size_t bytes);
 // In the order of the stream, waits for it.
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes);

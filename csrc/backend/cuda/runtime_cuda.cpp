@@ -102,6 +102,13 @@ void wait_for(StreamHandle stream) {
   check(cudaStreamSynchronize(raw(stream)), "waiting for the device");
 }
 
+void queue_device_copy(StreamHandle stream, void* destination, const void* source,
+                       std::size_t bytes) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, raw(stream)),
+        "copying on the device");
+}
+
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes) {
   if (bytes > 0) {

@@ -48,6 +48,7 @@ def compare_drafters(
     repeats: int = 3,
     threads: int | None = None,
     n_ctx: int | None = None,
+    device: str = "auto",
     synthetic_acceptance: float | None = None,
     progress: ProgressOption = None,
 ) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def compare_drafters(
         repeats: Turns; the median counts.
         threads: Threads that compute; None: one per physical core.
         n_ctx: Positions of the context.
+        device: As for `Generator`.
         synthetic_acceptance: A probability with which each drafted token counts as accepted,
             whatever the target says: the speed at that acceptance. The text is then meaningless,
             so it is neither compared nor shown.
@@ -83,7 +85,9 @@ def compare_drafters(
         raise ValueError(f"synthetic_acceptance is {synthetic_acceptance}; it must be 0 to 1")
     with (
         open_progress(progress) as shown,
-        Generator(model, draft=drafters, threads=threads, n_ctx=n_ctx, progress=shown) as generator,
+        Generator(
+            model, draft=drafters, threads=threads, n_ctx=n_ctx, device=device, progress=shown
+        ) as generator,
     ):
         if synthetic_acceptance is not None:
             generator._synthetic_acceptance = synthetic_acceptance

@@ -289,6 +289,14 @@ void queue_copy_to_device(StreamHandle stream, void* destination, const void* pi
 
 void wait_for(StreamHandle stream) { emu::device().wait(emu::stream_of(stream)); }
 
+void queue_device_copy(StreamHandle stream, void* destination, const void* source,
+                       std::size_t bytes) {
+  const int device = emu::stream_of(stream).device;
+  emu::check_range(device, "queue_device_copy", destination, bytes);
+  emu::check_range(device, "queue_device_copy", source, bytes);
+  emu::queue(stream, [=] { std::memcpy(destination, source, bytes); });
+}
+
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes) {
   emu::check_range(emu::stream_of(stream).device, "copy_to_host", source, bytes);
