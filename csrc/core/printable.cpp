@@ -59,7 +59,10 @@ std::string printable(std::string_view bytes, std::size_t max_bytes) {
 }
 
 std::string quoted(std::string_view bytes, std::size_t max_bytes) {
-  return "'" + printable(bytes, max_bytes) + "'";
+  std::string out = "'";  // not one sum: g++ 12 warns of an overlap that is none
+  out += printable(bytes, max_bytes);
+  out += '\'';
+  return out;
 }
 
 }  // namespace specdec

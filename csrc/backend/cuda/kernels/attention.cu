@@ -97,7 +97,7 @@ __device__ __forceinline__ void score_keys(const AttentionSegment& s, const Tile
   // All half warps take the same number of turns: the sum is a collective of whole warps.
   for (int turn = 0; turn < most; turn += kHalfWarps) {
     const int t = turn + static_cast<int>(threadIdx.x) / kVirtualLanes;
-    float key[kSteps];
+    float key[kSteps] = {};
     if (t < most) {
       const int at = cache_row(s, row_of(tile, begin), first + t);
       const std::uint8_t* row = keys + static_cast<std::int64_t>(at) * s.row_bytes;
