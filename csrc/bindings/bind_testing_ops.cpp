@@ -291,7 +291,8 @@ Array<float> norm_then_matmul(const OpBackend& op, const Array<float>& x, const 
   if (change == "add") {
     op.ops().add(op.ws(), x.size(), normed.data(), normed.data());
   } else if (change == "upload") {
-    op.ops().upload(normed.data(), x.data(), static_cast<std::size_t>(x.size()) * sizeof(float));
+    op.ops().upload_in_order(op.ws(), normed.data(), x.data(),
+                             static_cast<std::size_t>(x.size()) * sizeof(float));
   } else if (change != "nothing") {
     throw InvalidArgument(str("unknown change '", change, "'"));
   }

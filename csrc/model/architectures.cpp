@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/error.h"
 #include "model/config.h"
 #include "model/key_reader.h"
 
@@ -66,7 +67,13 @@ void read_olmo2(const KeyReader&, ModelConfig& config) {
   config.local_rope = config.rope.unscaled(config.rope.base);
 }
 
-void read_gpt_oss(const KeyReader&, ModelConfig& config) { config.rope.yarn_whole_pairs = false; }
+void read_gpt_oss(const KeyReader& keys, ModelConfig& config) {
+  if (config.window == 0) {
+    throw GgufError(str("key ", keys.key("attention.sliding_window"), " is missing or 0: half of ",
+                        "the layers of this architecture have a window"));
+  }
+  config.rope.yarn_whole_pairs = false;
+}
 
 // Ministral 3: queries grow with the logarithm of the position.
 void read_mistral3(const KeyReader& keys, ModelConfig& config) {

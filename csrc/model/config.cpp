@@ -256,6 +256,10 @@ ModelConfig read_config(const GgufFile& file) {
     throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
                         "; supported architectures: ", names));
   }
+  if (!file.metadata().find_bool(keys.key("attention.causal")).value_or(true)) {
+    throw GgufError(str("key ", keys.key("attention.causal"), " is false: models that read in ",
+                        "both directions do not generate text, and are not supported"));
+  }
   ModelConfig config = read_layer_config(keys, file, *traits);
   config.vocab = real_vocabulary_size(file.metadata());
   config.vocab_rows = read_vocab_rows(file, config.vocab);

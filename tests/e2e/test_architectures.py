@@ -106,6 +106,8 @@ def test_windows_hide_what_lies_behind(make_model: ModelFactory, family: str) ->
         ("qwen2", {"qwen2.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is 0.5"),
         ("qwen3", {"qwen3.expert_count": 4}, "mixtures of experts of the architecture qwen3"),
         ("gemma3", {"gemma3.attention.sliding_window_pattern": [True]}, "1 elements for 4 layers"),
+        ("gpt-oss", {"gpt-oss.attention.sliding_window": None}, "sliding_window is missing or 0"),
+        ("qwen2", {"qwen2.attention.causal": False}, "attention.causal is false"),
     ],
 )
 def test_what_is_not_supported_is_refused(

@@ -23,6 +23,10 @@ def put(name: str, shape: tuple[int, ...]) -> Callable[[dict[str, Any]], None]:
     return lambda tensors: tensors.update({name: np.zeros(shape, np.float32)})
 
 
+def whole_numbers(name: str) -> Callable[[dict[str, Any]], None]:
+    return lambda tensors: tensors.update({name: tensors[name].astype(np.int8)})
+
+
 DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("llama", {"architectures": ["MambaForCausalLM"]}, None, r"'MambaForCausalLM'.*LlamaForCausal"),
     ("llama", {"architectures": "gone"}, None, r"key 'architectures' is None"),
@@ -44,6 +48,7 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("llama", {"attention_bias": "yes"}, None, r"key 'attention_bias' is 'yes', neither true"),
     ("llama", {"quantization_config": {"quant_method": "gptq"}}, None, r"quant_method 'gptq'"),
     ("llama", {}, pop("model.norm.weight"), r"tensor 'model.norm.weight' is missing"),
+    ("llama", {}, whole_numbers("model.norm.weight"), r"'model.norm.weight' holds whole numbers"),
     ("llama", {}, put("model.norm.weight", (63,)), r"'model.norm.weight' has shape \[63\]"),
     ("llama", {}, put("model.extra.weight", (2,)), r"'model.extra.weight' is not part of"),
     (

@@ -186,6 +186,10 @@ def test_special_tokens_and_ends(tmp_path: Path) -> None:
     assert sampling_keys(tmp_path) == {"general.sampling.temp": 0.6, "general.sampling.top_k": 40}
     generation.write_text(json.dumps({"do_sample": False, "temperature": 0.6}))
     assert sampling_keys(tmp_path) == {}
+    for key, value in {"temperature": -1, "top_p": 7, "min_p": "hot"}.items():
+        generation.write_text(json.dumps({key: value}))
+        with pytest.raises(sd.Error, match=rf"generation_config.json: key '{key}' is {value!r}"):
+            sampling_keys(tmp_path)
     generation.write_text(json.dumps({"eos_token_id": [VOCAB, 5]}))
     keys, notes = plan_tokenizer(tmp_path, ConfigView(Path("config.json"), {}), VOCAB, "llama")
     assert keys["tokenizer.ggml.eot_token_id"] == 5

@@ -123,7 +123,12 @@ class SafetensorsFile:
 
 
 def _read_header(path: Path, file: Any, size: int) -> dict[str, StoredTensor]:
-    length = int.from_bytes(file.read(8), "little")
+    start = file.read(8)
+    if start == b"version ":
+        raise ConvertError(
+            f"{path}: is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"
+        )
+    length = int.from_bytes(start, "little")
     if size < 8 or length > min(size - 8, _MOST_HEADER_BYTES):
         raise ConvertError(
             f"{path}: damaged (a header of {length} bytes in a file of {size}); is the download "

@@ -75,6 +75,13 @@ class Slab:
 
 
 def _reader(source: Checkpoint, name: str, columns: int) -> Rows:
+    if source.is_whole(name):
+        # Whole numbers are somebody's quantised form: without its scales they mean nothing.
+        raise ConvertError(
+            f"{source.folder}: tensor {name!r} holds whole numbers, not weights; convert the "
+            "checkpoint that it was quantised from"
+        )
+
     def rows(first: int, count: int) -> NDArray[Any]:
         return source.values(name, first * columns, count * columns).reshape(count, columns)
 

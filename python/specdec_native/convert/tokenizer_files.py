@@ -25,6 +25,7 @@ from specdec_native.convert.special_tokens import (
     special_keys,
 )
 from specdec_native.errors import ConvertError
+from specdec_native.sampling import SamplingParams
 from specdec_native.text.pretokenizers import recognized_names
 from specdec_native.text.vocabulary import SPACE_PREFIX_KEY, TokenType
 
@@ -340,7 +341,11 @@ def _chat_templates(folder: Path, files: TokenizerConfig) -> dict[str, Any]:
 
 
 def sampling_keys(folder: Path) -> dict[str, Any]:
-    """What ``generation_config.json`` recommends for sampling."""
+    """What ``generation_config.json`` recommends for sampling.
+
+    Raises:
+        ConvertError: A value that no request could have; the result would not load.
+    """
     path = folder / "generation_config.json"
     if not path.is_file():
         return {}
@@ -350,8 +355,13 @@ def sampling_keys(folder: Path) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for old, new in _SAMPLING.items():
         value = config.values.get(old)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            keys[f"general.sampling.{new}"] = GgufI32(value) if old == "top_k" else float(value)
+        if value is None:
+            continue
+        try:
+            SamplingParams(**{old: value})
+        except (TypeError, ValueError) as error:
+            raise ConvertError(f"{path}: key {old!r} is {value!r}: {error}") from None
+        keys[f"general.sampling.{new}"] = GgufI32(value) if old == "top_k" else float(value)
     return keys
 
 
