@@ -239,7 +239,9 @@ float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, 
   std::vector<float> found(n + 1);
   std::vector<TokenId> ids(n);
   std::memcpy(found.data(), host.data() + head, found.size() * sizeof(float));
-  std::memcpy(ids.data(), host.data() + head + found.size() * sizeof(float), n * sizeof(TokenId));
+  if (n > 0) {  // an empty vector's data() may be null, which memcpy must not be given
+    std::memcpy(ids.data(), host.data() + head + found.size() * sizeof(float), n * sizeof(TokenId));
+  }
   std::vector<std::size_t> order(n);
   for (std::size_t i = 0; i < n; ++i) order[i] = i;
   // By logits: two that differ may have the same log-probability.
