@@ -39,7 +39,7 @@ def main() -> int:
         "PYTHONPATH": str(make_site(BUILD)),
         "SPECDEC_SANITIZED": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
