@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from specdec_native.bench import generating
 from specdec_native.bench.passes import measure_passes
 from specdec_native.bench.prompts import Prompt
 from specdec_native.drafters import DraftModel
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from support.command_line import Run, assert_failed, result_of
 
 # Prints what llama-bench prints, with times that say which test was run, and keeps a record.
 FAKE_LLAMA_BENCH = """#!{python}
@@ -50,21 +48,6 @@ def run(tmp_path: Path) -> Run:
         )
 
     return start
-
-
-def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    value = json.loads(done.stdout)
-    assert isinstance(value, dict)
-    return value
-
-
-def assert_failed(done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert re.search(message, " ".join(done.stderr.split())), done.stderr
 
 
 @pytest.mark.parametrize("command", ["passes", "compare", "generate"])

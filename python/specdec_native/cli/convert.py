@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
-from specdec_native.cli.options import JsonOption, ThreadsOption
+from specdec_native.cli.options import JsonOption, SplitSizeOption, ThreadsOption
 from specdec_native.convert import CONVERT_TYPES, ConvertResult
 from specdec_native.convert import convert as convert_checkpoint
 from specdec_native.quantization import parse_size
@@ -39,14 +39,7 @@ def convert(
             show_default=False,
         ),
     ] = None,
-    split_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Largest size of a file, such as 2G or 500M; a larger model is split.",
-            show_default=False,
-        ),
-    ] = None,
+    split_size: SplitSizeOption = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "JsonOption",
     "KvTypeOption",
     "SamplingOptions",
+    "SplitSizeOption",
     "ThreadsOption",
     "logprobs_json",
 ]
@@ -115,6 +116,15 @@ DraftDeviceOption = Annotated[
     typer.Option(
         metavar="DEVICE",
         help="Where a draft model runs. Default: with the target.",
+        show_default=False,
+    ),
+]
+SplitSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--split-size",
+        metavar="SIZE",
+        help="Largest size of a file, such as 2G or 500M; a larger model is split.",
         show_default=False,
     ),
 ]

@@ -10,7 +10,7 @@ import typer
 
 from specdec_native import _core
 from specdec_native.cli.common import note, print_json, readable_size, reported_errors, usage_errors
-from specdec_native.cli.options import JsonOption, ThreadsOption
+from specdec_native.cli.options import JsonOption, SplitSizeOption, ThreadsOption
 from specdec_native.quantization import QUANTIZE_TYPES, QuantizeResult, parse_size
 from specdec_native.quantization import quantize as quantize_file
 
@@ -36,14 +36,7 @@ def quantize(
             show_default=False,
         ),
     ] = None,
-    split_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Largest size of a file, such as 2G or 500M; a larger model is split.",
-            show_default=False,
-        ),
-    ] = None,
+    split_size: SplitSizeOption = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
