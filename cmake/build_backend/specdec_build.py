@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scikit_build_core import build as _base
-from scikit_build_core.build import build_editable, build_sdist, build_wheel
+from scikit_build_core.build import (
+    build_editable,
+    build_sdist,
+    build_wheel,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
 
 __all__ = [
     "build_editable",
@@ -23,6 +29,8 @@ __all__ = [
     "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
 ]
 
 _KNOWS_CUDA = (3, 26)

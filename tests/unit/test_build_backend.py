@@ -21,6 +21,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     base = ModuleType("scikit_build_core.build")
     for hook in ("wheel", "editable", "sdist"):
         setattr(base, f"build_{hook}", None)
+        setattr(base, f"prepare_metadata_for_build_{hook}", None)
         setattr(base, f"get_requires_for_build_{hook}", lambda settings=None: ["base"])
     package = ModuleType("scikit_build_core")
     package.build = base  # type: ignore[attr-defined]
@@ -32,6 +33,12 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_metadata_needs_no_build(backend: ModuleType) -> None:
+    # Without these hooks pip compiles everything to learn the package's name.
+    for hook in ("wheel", "editable"):
+        assert f"prepare_metadata_for_build_{hook}" in backend.__all__
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **made: str) -> None:
