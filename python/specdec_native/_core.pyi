@@ -772,5 +772,5 @@ def supported_architectures() -> list[str]:
     The values of general.architecture that can be run.
     """
 
-__version__: str  # = ''
+__version__: str
 testing: types.ModuleType
