@@ -31,6 +31,7 @@
 #include "backend/token_counts.h"
 #include "core/cancel.h"
 #include "core/dtype.h"
+#include "core/host_device.h"
 #include "core/tensor.h"
 
 namespace specdec {
@@ -112,10 +113,27 @@ struct Segment {
   bool is_chain = true;
 };
 
+// A token drawn from a distribution, and the distribution's total mass.
+struct DrawnToken {
+  TokenId token = 0;
+  std::uint64_t total = 0;
+};
+
+// A token that was drawn and lies in the backend's memory, so that the host need not wait for it:
+// where token ids are asked for together with `drawn`, an id below 0 stands for the token of
+// drawn[-1 - id].
+SPECDEC_HD constexpr TokenId token_in_place(std::int32_t place) { return -1 - place; }
+SPECDEC_HD constexpr std::int32_t place_of(TokenId token) { return -1 - token; }
+// For host backends. Without `drawn` a strange id stays as it is.
+inline TokenId known_token(TokenId token, const DrawnToken* drawn) {
+  return token >= 0 || drawn == nullptr ? token : drawn[place_of(token)].token;
+}
+
 // Everything of a pass that its operations share; built once per pass by the model.
 struct Pass {
   std::int32_t rows = 0;                    // M
   const TokenId* tokens = nullptr;          // [M]
+  const DrawnToken* drawn = nullptr;        // of tokens below 0, backend memory; or null
   const std::int32_t* positions = nullptr;  // [M]: base + depth in the tree
   const float* rope_cos_sin = nullptr;      // [M, rope_dims / 2, 2], see RopeLayout; backend memory
   const Segment* segments = nullptr;        // [segment_count]
@@ -220,10 +238,12 @@ struct VerifyInput {
   std::int64_t row_stride = 0;
   std::int32_t nodes = 0;                   // m
   const TokenId* tokens = nullptr;          // [m]
+  const DrawnToken* drawn = nullptr;        // of tokens below 0, backend memory; or null
   const std::int32_t* parents = nullptr;    // [m], -1 = pending
   const std::int32_t* prob_rows = nullptr;  // [m], -1 = deterministic; else a row of draft_dists
   std::int32_t draft_rows = 0;              // r
-  const DistributionView* draft_dists = nullptr;  // [r], weights [vocab], backend memory
+  // [r], weights [vocab], backend memory; for a token in `drawn` the total is the one there.
+  const DistributionView* draft_dists = nullptr;
   const std::uint32_t* mask_bits =
       nullptr;                 // [m + 1, ceil(vocab / 32)] host, bit set = allowed; or null
   std::uint64_t position = 0;  // index in the text of the token after the pending one
@@ -234,14 +254,9 @@ struct VerifyInput {
 };
 
 struct Verdict {
+  std::vector<TokenId> tokens;     // [m] of the nodes, those in `drawn` too
   std::vector<std::int32_t> path;  // accepted nodes, root first
   TokenId next = 0;                // the recovered token, or the bonus token after full acceptance
-};
-
-// A token drawn from a distribution, and the distribution's total mass.
-struct DrawnToken {
-  TokenId token = 0;
-  std::uint64_t total = 0;
 };
 
 // A token and its probability.
@@ -396,13 +411,13 @@ class Backend {
   virtual TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
                        std::uint64_t seed, std::uint64_t position, RngPurpose purpose) const = 0;
 
-  // distribution() without a mask, and draw() from it; a device needs one wait for both.
-  virtual DrawnToken filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
-                                     const FilterParams& filter, float* weight_out,
-                                     std::uint64_t seed, std::uint64_t position,
-                                     RngPurpose purpose) const {
-    const std::uint64_t total = distribution(ws, logits, vocab, filter, nullptr, weight_out);
-    return {draw(ws, {weight_out, total}, vocab, seed, position, purpose), total};
+  // distribution() without a mask, and draw() from it, left in `out`, backend memory: nothing that
+  // the host would have to wait for.
+  virtual void filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
+                               const FilterParams& filter, float* weight_out, std::uint64_t seed,
+                               std::uint64_t position, RngPurpose purpose, DrawnToken* out) const {
+    out->total = distribution(ws, logits, vocab, filter, nullptr, weight_out);
+    out->token = draw(ws, {weight_out, out->total}, vocab, seed, position, purpose);
   }
 
   // Log-softmax of one row of raw logits [>= vocab]: returns that of `token` and fills in the

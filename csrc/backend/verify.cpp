@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "backend/accept_rule.h"
@@ -258,7 +259,22 @@ void adjust_logits_on_host(const float* logits, const DrawParams& draw, const To
 
 Verdict verify_on_host(const Backend& backend, Workspace& workspace, VerifyScratch& scratch,
                        const VerifyInput& input) {
-  return Walk(backend, workspace, scratch, input).run();
+  const auto nodes = static_cast<std::size_t>(input.nodes);
+  std::vector<TokenId> tokens(nodes);
+  std::vector<DistributionView> dists(input.draft_dists, input.draft_dists + input.draft_rows);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    const TokenId given = input.tokens[i];
+    tokens[i] = known_token(given, input.drawn);
+    const std::int32_t row = input.prob_rows == nullptr ? -1 : input.prob_rows[i];
+    if (given >= 0 || input.drawn == nullptr || row < 0 || row >= input.draft_rows) continue;
+    dists[static_cast<std::size_t>(row)].total = input.drawn[place_of(given)].total;
+  }
+  VerifyInput known = input;
+  known.tokens = tokens.data();
+  known.draft_dists = dists.data();
+  Verdict verdict = Walk(backend, workspace, scratch, known).run();
+  verdict.tokens = std::move(tokens);
+  return verdict;
 }
 
 }  // namespace specdec

@@ -109,7 +109,9 @@ StepResult DecodeLoop::prefill_step() {
 
 DraftContext DecodeLoop::draft_context() const {
   const TokenCounts* counts = params_.draw.penalties.active() ? &counts_ : nullptr;
-  return DraftContext{session_.tokens(), params_.draw, &cancel_, counts, &session_.state()};
+  const bool unknown_tokens = params_.mask == nullptr;
+  return DraftContext{session_.tokens(), params_.draw,     &cancel_, counts,
+                      unknown_tokens,    &session_.state()};
 }
 
 // Drafts past the limit of the text are not asked for.
@@ -126,6 +128,7 @@ Verdict DecodeLoop::verify(const Proposal& proposal) {
   input.row_stride = session_.model().config().vocab_rows;
   input.nodes = proposal.size();
   input.tokens = proposal.tokens.data();
+  input.drawn = proposal.drawn;
   input.parents = proposal.parents.data();
   input.prob_rows = proposal.prob_rows.data();
   input.draft_rows = static_cast<std::int32_t>(proposal.dists.size());
@@ -137,15 +140,23 @@ Verdict DecodeLoop::verify(const Proposal& proposal) {
   return session_.state().backend().verify(session_.state().workspace(), input);
 }
 
+// What the drafter drew and nobody on the host knew so far.
+void DecodeLoop::learn_tokens(Proposal& proposal, const Verdict& verdict) {
+  proposal.tokens = verdict.tokens;
+  for (const auto& drafter : drafters_) drafter->learn_tokens(proposal);
+  proposal.drawn = nullptr;
+}
+
 StepResult DecodeLoop::round() {
   const Clock::time_point start = Clock::now();
-  const Proposal proposal = propose();
+  Proposal proposal = propose();
   const double draft_ms = ms_since(start);
   if (cancel_.is_set()) return finished(FinishReason::kCancelled);
 
   const Clock::time_point verify_start = Clock::now();
   if (!session_.run_proposal(proposal, &cancel_)) return finished(FinishReason::kCancelled);
   Verdict verdict = verify(proposal);
+  if (proposal.drawn != nullptr) learn_tokens(proposal, verdict);
   if (params_.synthetic_acceptance >= 0.0) accept_synthetically(proposal, verdict);
   const double verify_ms = ms_since(verify_start);
 

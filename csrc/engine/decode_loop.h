@@ -52,6 +52,7 @@ class DecodeLoop {
   void hand_out_hidden();
   Proposal propose();
   Verdict verify(const Proposal& proposal);
+  void learn_tokens(Proposal& proposal, const Verdict& verdict);
   void accept_synthetically(const Proposal& proposal, Verdict& verdict) const;
   void commit(const Proposal& proposal, const Verdict& verdict);
   StepResult collect_output(std::int32_t before, const Proposal& proposal, const Verdict& verdict);

@@ -65,14 +65,14 @@ bool Session::prefill(std::int32_t count, const CancelFlag* cancel) {
 bool Session::run_proposal(const Proposal& proposal, const CancelFlag* cancel) {
   SPECDEC_DCHECK(size() == state_.cache().length() + 1, size(), " tokens, ",
                  state_.cache().length(), " cached rows");
-  check_ids(proposal.tokens, model().config().vocab);
+  if (proposal.drawn == nullptr) check_ids(proposal.tokens, model().config().vocab);
   std::vector<TokenId> rows = {tokens_.back()};
   std::vector<std::int32_t> parents = {-1};
   for (std::int32_t i = 0; i < proposal.size(); ++i) {
     rows.push_back(proposal.tokens[static_cast<std::size_t>(i)]);
     parents.push_back(proposal.parents[static_cast<std::size_t>(i)] + 1);
   }
-  return state_.run(rows, parents, {proposal.size() + 1}, cancel, {{}, capture_});
+  return state_.run(rows, parents, {proposal.size() + 1}, cancel, {{}, capture_}, proposal.drawn);
 }
 
 void Session::accept(const Proposal& proposal, std::span<const std::int32_t> path, TokenId next) {

@@ -184,11 +184,12 @@ const float* EagleState::logits(std::int32_t i) {
 
 // input = [norm(embedding), norm(fused)]; hidden = fused (or its norm); then an ordinary layer.
 bool EagleState::run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
-                     const float* fused, std::int32_t logit_rows, const CancelFlag* cancel) {
+                     const float* fused, std::int32_t logit_rows, const CancelFlag* cancel,
+                     const DrawnToken* drawn) {
   if (cancel != nullptr && cancel->is_set()) return false;
   const EagleConfig& config = head_->config();
   const std::int32_t width = config.layer.width;
-  const PassInput input{&cache_, tokens, parents};
+  const PassInput input{&cache_, tokens, parents, drawn};
   PassPlan plan({&input, 1}, head_->target().config().vocab_rows);
   const std::int32_t rows = plan.pass.rows;
   SPECDEC_CHECK(logit_rows >= 0 && logit_rows <= rows, logit_rows, " logit rows of ", rows);

@@ -80,9 +80,10 @@ class EagleState {
   // One pass over `tokens` (ids of the target) behind the cached rows. fused [rows, E]: their
   // hidden states, backend memory that is not this object's. Leaves the layer's outputs in
   // hidden(), and the logits of the last `logit_rows` rows. False, with nothing appended, if
-  // cancelled.
+  // cancelled. drawn: of tokens below 0, see backend.h.
   bool run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
-           const float* fused, std::int32_t logit_rows, const CancelFlag* cancel);
+           const float* fused, std::int32_t logit_rows, const CancelFlag* cancel,
+           const DrawnToken* drawn = nullptr);
 
   // out [rows, E] = fused states of the target [rows, states * Et], all backend memory
   void fuse(std::int32_t rows, const float* states, float* out);

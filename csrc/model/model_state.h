@@ -43,10 +43,12 @@ class ModelState {
   std::size_t scratch_bytes(std::size_t span) const { return activations_[span].bytes(); }
   std::int32_t n_ctx() const { return cache_.capacity(); }
 
-  // One pass over `tokens` behind the cached rows; see forward() in transformer.h.
+  // One pass over `tokens` behind the cached rows; see forward() in transformer.h. drawn: of
+  // tokens below 0, see backend.h.
   bool run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
-           LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options = {}) {
-    const PassInput input{&cache_, tokens, parents};
+           LogitRows logit_rows, const CancelFlag* cancel, const PassOptions& options = {},
+           const DrawnToken* drawn = nullptr) {
+    const PassInput input{&cache_, tokens, parents, drawn};
     return forward(*model_, activations_, {&input, 1}, logit_rows, cancel, options);
   }
 

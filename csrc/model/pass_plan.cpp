@@ -8,7 +8,9 @@ namespace specdec {
 PassPlan::PassPlan(std::span<const PassInput> inputs, std::int32_t vocab_rows) {
   for (const PassInput& input : inputs) append_segment(input);
   for (const TokenId token : tokens) {
-    SPECDEC_CHECK(token >= 0 && token < vocab_rows, "token id ", token, " of ", vocab_rows);
+    const bool known = token >= 0 || pass.drawn == nullptr;
+    SPECDEC_CHECK(!known || (token >= 0 && token < vocab_rows), "token id ", token, " of ",
+                  vocab_rows);
   }
   for (Segment& segment : segments) segment.parents = &parents[segment.first_row];
   pass.rows = static_cast<std::int32_t>(tokens.size());
@@ -25,6 +27,9 @@ void PassPlan::append_segment(const PassInput& input) {
                 input.cache->capacity());
   SPECDEC_CHECK(input.parents.empty() || input.parents.size() == input.tokens.size(),
                 input.parents.size(), " parents for ", rows, " rows");
+  SPECDEC_CHECK(input.drawn == nullptr || pass.drawn == nullptr || input.drawn == pass.drawn,
+                "two arrays of drawn tokens in one pass");
+  if (input.drawn != nullptr) pass.drawn = input.drawn;
   Segment segment;
   segment.base = base;
   segment.first_row = static_cast<std::int32_t>(tokens.size());

@@ -16,11 +16,12 @@ struct PassInput {
   KvCache* cache = nullptr;
   std::span<const TokenId> tokens;        // [rows]
   std::span<const std::int32_t> parents;  // [rows], see backend.h Segment; empty = a chain
+  const DrawnToken* drawn = nullptr;      // of tokens below 0, see backend.h; one array for a pass
 };
 
 // The host-side arrays of a pass and the Pass that points into them.
 struct PassPlan {
-  // vocab_rows: token ids must be below.
+  // vocab_rows: known token ids must be below.
   PassPlan(std::span<const PassInput> inputs, std::int32_t vocab_rows);
   PassPlan(const PassPlan&) = delete;
   PassPlan& operator=(const PassPlan&) = delete;

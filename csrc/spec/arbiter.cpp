@@ -156,7 +156,12 @@ void DraftArbiter::observe(const Proposal& proposal, std::span<const std::int32_
   round.pass_ms = pass_ms;
   round.cold = first_round_;
   round.tokens = static_cast<std::int32_t>(tokens.size() - before);
-  for (const Asked& one : asked_) {
+  for (Asked& one : asked_) {
+    // By now the tokens that were verified are known.
+    for (std::size_t i = 0; i < one.verified.size(); ++i) {
+      if (one.verified[i] < 0) continue;
+      one.proposal.tokens[i] = proposal.tokens[static_cast<std::size_t>(one.verified[i])];
+    }
     const bool model = drafters_[adaptive_[one.drafter]]->runs_model();
     round.drafters.push_back(
         {one.drafter, one.ms, one.proposal.size(), one.gap, levels_of(one.proposal),

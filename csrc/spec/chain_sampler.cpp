@@ -38,8 +38,28 @@ const float* ChainSampler::for_target(const DraftContext& context, const Backend
   return out;
 }
 
+bool ChainSampler::stays_in_place(const DraftContext& context, const Backend& backend) {
+  if (!context.unknown_tokens || context.target == nullptr || context.counts != nullptr) {
+    return false;
+  }
+  const Model& target = context.target->model();
+  return backend.device() != kHostMemory && target.spans().size() == 1 &&
+         target.backend().device() == backend.device();
+}
+
+void ChainSampler::hand_over(const DraftContext& context, Workspace& workspace,
+                             const Proposal& proposal) const {
+  if (proposal.drawn == nullptr) return;
+  context.target->backend().order(workspace, context.target->workspace());
+}
+
+const DrawnToken* ChainSampler::drawn() const {
+  return drawn_ ? static_cast<const DrawnToken*>(drawn_->data()) : nullptr;
+}
+
 bool ChainSampler::draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
-                        const float* logits, Proposal& proposal, float min_confidence) {
+                        const float* logits, Proposal& proposal, bool in_place,
+                        float min_confidence) {
   const DrawParams& draw = context.draw;
   const std::size_t index = proposal.tokens.size();
   if (context.counts != nullptr && index == 0) counts_ = *context.counts;
@@ -63,8 +83,16 @@ bool ChainSampler::draw(const DraftContext& context, const Backend& backend, Wor
     drawn.token =
         backend.draw(workspace, {weights, drawn.total}, draw.vocab, draw.seed, position, purpose);
   } else {
-    drawn = backend.filter_and_draw(workspace, row, draw.vocab, draw.filter, weights, draw.seed,
-                                    position, purpose);
+    if (!drawn_) drawn_ = backend.allocate(kMaxDraft * sizeof(DrawnToken));
+    DrawnToken* place = static_cast<DrawnToken*>(drawn_->data()) + index;
+    backend.filter_and_draw(workspace, row, draw.vocab, draw.filter, weights, draw.seed, position,
+                            purpose, place);
+    if (in_place) {
+      drawn.token = token_in_place(static_cast<std::int32_t>(index));
+      proposal.drawn = this->drawn();
+    } else {
+      backend.download(workspace, &drawn, place, sizeof(drawn));
+    }
   }
   if (sampled) {
     proposal.dists.push_back(
@@ -76,7 +104,7 @@ bool ChainSampler::draw(const DraftContext& context, const Backend& backend, Wor
 }
 
 std::size_t ChainSampler::bytes() const {
-  std::size_t sum = adjusted_ ? adjusted_->bytes() : 0;
+  std::size_t sum = (adjusted_ ? adjusted_->bytes() : 0) + (drawn_ ? drawn_->bytes() : 0);
   for (const auto* rows : {&weights_, &target_weights_}) {
     for (const auto& row : *rows) sum += row ? row->bytes() : 0;
   }

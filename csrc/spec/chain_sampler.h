@@ -20,10 +20,21 @@ class ChainSampler {
   // `rejection` with noise of its own, and with the distribution for the acceptance rule.
   // backend: of the logits. Where the target's is another, whose memory is not the same, the
   // distribution is copied there.
+  // in_place: the token stays there, and the proposal says where; only if stays_in_place().
   // False, with nothing drawn, if the likeliest token is less likely than min_confidence: decided
   // before anything is drawn, for a chain that ended because of what it drew would be biased.
   bool draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
-            const float* logits, Proposal& proposal, float min_confidence = 0.0f);
+            const float* logits, Proposal& proposal, bool in_place, float min_confidence = 0.0f);
+
+  // Can the host go on without knowing the tokens of this chain? Where they lie on the device that
+  // verifies them, and nothing on the host depends on them.
+  static bool stays_in_place(const DraftContext& context, const Backend& backend);
+
+  // The chain is complete: the target's next pass may read it as soon as it is there.
+  void hand_over(const DraftContext& context, Workspace& workspace, const Proposal& proposal) const;
+
+  // Where tokens in place lie; null before the first one.
+  const DrawnToken* drawn() const;
 
   std::size_t bytes() const;
 
@@ -36,6 +47,7 @@ class ChainSampler {
   std::vector<std::unique_ptr<Buffer>>
       weights_;  // [longest chain so far][vocab]: what each token was drawn from
   std::vector<std::unique_ptr<Buffer>> target_weights_;  // the same on the target's backend
+  std::unique_ptr<Buffer> drawn_;                        // [kMaxDraft] DrawnToken
   TokenCounts counts_;                                   // of the text and the chain drafted so far
   std::unique_ptr<Buffer> adjusted_;                     // [vocab] logits with penalties and bias
 };

@@ -26,6 +26,8 @@ struct DraftContext {
   DrawParams draw;                  // the sampling chain, rule and seed of the request
   const CancelFlag* cancel = nullptr;
   const TokenCounts* counts = nullptr;  // of `tokens`; null where draw.penalties is off
+  // May tokens of a proposal stay in the target's memory, unknown to the host (Proposal::drawn)?
+  bool unknown_tokens = false;
   // The target's own state, with rows for all tokens but the pending one. A drafter may append rows
   // to its cache, of whichever layers, and must cut it back to the old length before it returns:
   // rows past the committed length are provisional, and the verify pass overwrites those that it
@@ -89,6 +91,10 @@ class Drafter {
 
   // At most `budget` (> 0) tokens to follow the pending one; empty = no proposal this round.
   virtual Proposal propose(const DraftContext& context, std::int32_t budget) = 0;
+
+  // The tokens of this round's proposal, whoever made it, are known now: before, those in
+  // Proposal::drawn were not. Called ahead of commit().
+  virtual void learn_tokens(const Proposal& proposal) { (void)proposal; }
 
   // The round is over, and its hidden rows are handed out: `tokens` are now the committed ones. A
   // private cache is cut back here to a prefix of them; it catches up at the next propose().

@@ -5,19 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "backend/sampling_rule.h"
+#include "backend/backend.h"
 #include "core/dtype.h"
 
 namespace specdec {
 
 struct Proposal {
-  std::vector<TokenId> tokens;        // [m]
+  std::vector<TokenId> tokens;        // [m]; below 0: in `drawn`, see backend.h
   std::vector<std::int32_t> parents;  // [m], -1 = the pending token; parents[i] < i
   // [m], -1 = deterministic; else the row of `dists` that the token was drawn from, given its
   // earlier siblings. The drafter's one duty: this is exactly that distribution, or it is -1.
   std::vector<std::int32_t> prob_rows;
   std::vector<DistributionView>
       dists;  // weights [vocab], owned by the drafter until its next propose()
+  const DrawnToken* drawn = nullptr;  // as `dists`, in the target's memory; null: all are known
   // [m], or empty: how likely the drafter thinks it that the node stands, given that its parent
   // does; -1 = it does not say. The controller measures what such a figure is worth.
   std::vector<float> confidences;

@@ -76,14 +76,14 @@ void CpuBackend::embed_rows(Workspace&, const Pass& pass, const Weight& table, f
   const CpuWeight& weight = as_cpu(table);
   const std::size_t cols = weight.cols();
   for (std::int32_t i = 0; i < pass.rows; ++i) {
-    const TokenId token = pass.tokens[i];
+    const TokenId token = known_token(pass.tokens[i], pass.drawn);
     SPECDEC_CHECK(token >= 0 && static_cast<std::size_t>(token) < weight.rows(), "token ", token,
                   " of ", weight.rows());
   }
   const auto rows = static_cast<std::size_t>(pass.rows);
   for_rows(rows, rows * cols, [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-      const auto token = static_cast<std::size_t>(pass.tokens[i]);
+      const auto token = static_cast<std::size_t>(known_token(pass.tokens[i], pass.drawn));
       dequantize_row(weight.dtype(), weight.source_row(token), out + i * cols, cols);
     }
   });

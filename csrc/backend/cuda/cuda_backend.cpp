@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/cuda/block_decode.h"
 #include "backend/cuda/device_choice.h"
-#include "core/dequantize.h"
 #include "core/error.h"
 
 namespace specdec::cuda {
@@ -111,22 +111,26 @@ bool CudaBackend::run_recorded(Workspace& workspace, std::span<const std::int64_
   return done;
 }
 
-// The file's rows are decoded on the host: a few KiB per token, and the table needs no device
-// memory unless it is the output matrix too.
 void CudaBackend::embed_rows(Workspace& workspace, const Pass& pass, const Weight& table,
                              float* out) const {
   CudaWorkspace& ws = use(workspace);
   const DeviceWeight& weight = as_device(table);
-  const std::size_t cols = weight.cols(), rows = static_cast<std::size_t>(pass.rows);
-  std::vector<float> decoded(rows * cols);
-  for (std::size_t i = 0; i < rows; ++i) {
+  const auto count = static_cast<std::size_t>(pass.rows);
+  for (std::size_t i = 0; i < count; ++i) {
     const TokenId token = pass.tokens[i];
-    SPECDEC_CHECK(token >= 0 && static_cast<std::size_t>(token) < weight.rows(), "token ", token,
-                  " of ", weight.rows());
-    dequantize_row(weight.dtype(), weight.source_row(static_cast<std::size_t>(token)),
-                   decoded.data() + i * cols, cols);
+    const bool known = token >= 0 || pass.drawn == nullptr;
+    SPECDEC_CHECK(!known || (token >= 0 && static_cast<std::size_t>(token) < weight.rows()),
+                  "token ", token, " of ", weight.rows());
   }
-  ws.send(out, decoded.data(), decoded.size() * sizeof(float));
+  if (count == 0) return;
+  int* tokens = ws.get<int>(Area::kTokens, count);
+  ws.send(tokens, pass.tokens, count * sizeof(TokenId));
+  const TokenRows rows{tokens, pass.drawn, pass.rows};
+  if (is_quantized(weight.dtype())) {
+    queue_embed(ws.stream(), weight.dtype(), weight.quantized(), rows, out);
+  } else {
+    queue_embed(ws.stream(), weight.dtype(), weight.floats(), rows, out);
+  }
 }
 
 void CudaBackend::layer_norm(Workspace& workspace, std::int32_t rows, std::int32_t cols,

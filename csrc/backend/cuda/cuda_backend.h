@@ -1,6 +1,7 @@
 // The CUDA backend: host side. Each operation checks its arguments, finds scratch memory and queues
 // kernels (kernels/) on the workspace's stream; only download, distribution, draw,
-// log_probabilities and verify wait. The arithmetic is that of the cpu backend, bit for bit.
+// log_probabilities, top_tokens and verify wait. The arithmetic is that of the cpu backend, bit for
+// bit.
 #pragma once
 
 #include <array>
@@ -38,7 +39,8 @@ enum class Area : int {
   kExpertOutput,
   kKeys,  // k and v of a pass before rotation and storing
   kValues,
-  kPass,  // what a pass changes from the one before: see PassOnDevice
+  kTokens,  // of a pass
+  kPass,    // what a pass changes from the one before: see PassOnDevice
   kPartials,
   kKept,
   kUpload,  // what the host gives a sampling operation
@@ -198,9 +200,9 @@ class CudaBackend final : public Backend {
                              float* weight_out) const override;
   TokenId draw(Workspace& ws, const DistributionView& dist, std::int32_t vocab, std::uint64_t seed,
                std::uint64_t position, RngPurpose purpose) const override;
-  DrawnToken filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
-                             const FilterParams& filter, float* weight_out, std::uint64_t seed,
-                             std::uint64_t position, RngPurpose purpose) const override;
+  void filter_and_draw(Workspace& ws, const float* logits, std::int32_t vocab,
+                       const FilterParams& filter, float* weight_out, std::uint64_t seed,
+                       std::uint64_t position, RngPurpose purpose, DrawnToken* out) const override;
   float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
                           std::int32_t count, TokenLogprob* top) const override;
   std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist, std::int32_t vocab,

@@ -42,8 +42,8 @@ class Parcel {
 
   // After send(): the device address of what add() returned.
   template <typename T>
-  const T* at(std::size_t offset) const {
-    return offset == kNothing ? nullptr : reinterpret_cast<const T*>(device_ + offset);
+  T* at(std::size_t offset) const {
+    return offset == kNothing ? nullptr : reinterpret_cast<T*>(device_ + offset);
   }
 
  private:
@@ -120,7 +120,7 @@ void check_input(const VerifyInput& input) {
 
 // The arrays of a proposal in a parcel.
 struct TreeParcel {
-  TreeParcel(const VerifyInput& input, Parcel& parcel) : nodes(input.nodes) {
+  TreeParcel(const VerifyInput& input, Parcel& parcel) : nodes(input.nodes), drawn(input.drawn) {
     const auto m = static_cast<std::size_t>(nodes);
     std::vector<int> depths(m, 0);
     for (std::size_t i = 0; i < m; ++i) {
@@ -139,10 +139,12 @@ struct TreeParcel {
             parcel.at<int>(parents_at),
             parcel.at<int>(depths_at),
             parcel.at<int>(prob_rows_at),
-            parcel.at<DistributionView>(drafts_at)};
+            parcel.at<DistributionView>(drafts_at),
+            drawn};
   }
 
   std::int32_t nodes;
+  const DrawnToken* drawn;
   std::size_t tokens_at, parents_at, depths_at, prob_rows_at, drafts_at;
 };
 
@@ -189,25 +191,17 @@ TokenId CudaBackend::draw(Workspace& workspace, const DistributionView& dist, st
   return drawn;
 }
 
-DrawnToken CudaBackend::filter_and_draw(Workspace& workspace, const float* logits,
-                                        std::int32_t vocab, const FilterParams& filter,
-                                        float* weight_out, std::uint64_t seed,
-                                        std::uint64_t position, RngPurpose purpose) const {
+void CudaBackend::filter_and_draw(Workspace& workspace, const float* logits, std::int32_t vocab,
+                                  const FilterParams& filter, float* weight_out, std::uint64_t seed,
+                                  std::uint64_t position, RngPurpose purpose,
+                                  DrawnToken* out) const {
   SPECDEC_CHECK(vocab > 0, "vocabulary of ", vocab);
   CudaWorkspace& ws = use(workspace);
-  struct Result {  // on the device
-    std::uint64_t total;
-    int token;
-  };
-  auto* result = ws.get<Result>(Area::kResult, 1);
   RowsView row = scratch_rows(ws, logits, vocab, 1, vocab);
   row.weight = weight_out;
-  row.totals = &result->total;
+  row.totals = &out->total;
   queue_filter(ws.stream(), row, row_filter(filter));
-  queue_draw(ws.stream(), weight_out, vocab, seed, position, purpose, &result->token);
-  Result host;
-  ws.receive(&host, result, sizeof(host));
-  return {host.token, host.total};
+  queue_draw(ws.stream(), weight_out, vocab, seed, position, purpose, &out->token);
 }
 
 float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, std::int32_t vocab,
@@ -309,6 +303,8 @@ Verdict CudaBackend::verify(Workspace& workspace, const VerifyInput& input) cons
   RowsView rows = scratch_rows(ws, input.logits, input.row_stride, rows_count, vocab);
   rows.mask = parcel.at<std::uint32_t>(mask_at);
   const TreeView tree = tree_parcel.view(parcel);
+  int* result = ws.get<int>(Area::kResult, 2 * rows_n);
+  if (tree.drawn != nullptr) queue_look_up_drawn(ws.stream(), tree);
   const WalkRule rule{input.draw.filter.greedy(), input.draw.rule == AcceptRule::kRejection,
                       input.draw.seed, input.position};
   if (input.draw.adjusts_logits()) {
@@ -317,14 +313,14 @@ Verdict CudaBackend::verify(Workspace& workspace, const VerifyInput& input) cons
   }
   queue_choose(ws.stream(), rows, row_filter(input.draw.filter), tree, rule);
   auto* shares = ws.get<std::uint64_t>(Area::kShares, static_cast<std::size_t>(vocab));
-  int* result = ws.get<int>(Area::kResult, rows_n + 1);
   queue_walk(ws.stream(), rows, tree, rule, shares, result);
 
-  std::vector<int> host(rows_n + 1);
+  std::vector<int> host(2 * rows_n);
   ws.receive(host.data(), result, host.size() * sizeof(int));
   Verdict verdict;
   verdict.next = host[0];
   verdict.path.assign(host.begin() + 2, host.begin() + 2 + host[1]);
+  verdict.tokens.assign(host.begin() + 1 + rows_count, host.end());
   return verdict;
 }
 

@@ -157,45 +157,63 @@ struct StagedGroups {
 
 DeviceWeight::DeviceWeight(const TensorView& source, WeightUse use)
     : dtype_(source.dtype),
+      use_(use),
       rows_(source.rows()),
       cols_(source.cols()),
-      row_bytes_(row_bytes(source.dtype, source.cols())),
-      source_(source.data) {
+      row_bytes_(row_bytes(source.dtype, source.cols())) {
   SPECDEC_CHECK(source.bytes == rows_ * row_bytes_, "tensor ", source.name, " of ", source.bytes,
                 " bytes");
-  if (use == WeightUse::kLookup) return;
   if (is_quantized(dtype_)) {
-    pack_quantized();
+    pack_quantized(source.data);
   } else {
-    pack_floats();
+    pack_floats(source.data);
   }
 }
 
-void DeviceWeight::pack_quantized() {
+void DeviceWeight::reserve(std::size_t bytes) {
+  if (use_ == WeightUse::kLookup) {
+    host_ = PinnedMemory(bytes);
+  } else {
+    memory_ = DeviceMemory(bytes);
+  }
+}
+
+void DeviceWeight::write(std::size_t at, const std::vector<std::uint8_t>& bytes) {
+  if (bytes.empty()) return;
+  if (use_ == WeightUse::kLookup) {
+    std::memcpy(host_.data() + at, bytes.data(), bytes.size());
+  } else {
+    copy_to_device(memory_.as<std::uint8_t>() + at, bytes.data(), bytes.size());
+  }
+}
+
+const std::uint8_t* DeviceWeight::base() const {
+  return use_ == WeightUse::kLookup ? reinterpret_cast<const std::uint8_t*>(host_.data())
+                                    : memory_.as<std::uint8_t>();
+}
+
+void DeviceWeight::pack_quantized(const std::byte* source) {
   const std::size_t blocks = cols_ / kBlockValues, groups = (rows_ + kGroupRows - 1) / kGroupRows;
   const GroupSizes sizes(type_layout(dtype_), blocks);
   scales_at_ = align_up(groups * sizes.planes);
   headers_at_ = align_up(scales_at_ + groups * sizes.scales);
-  memory_ = DeviceMemory(headers_at_ + groups * sizes.headers);
+  reserve(headers_at_ + groups * sizes.headers);
   const std::size_t at_once = std::max<std::size_t>(1, kStageBytes / sizes.planes);
-  auto* device = memory_.as<std::uint8_t>();
   for (std::size_t first = 0; first < groups; first += at_once) {
     const std::size_t count = std::min(at_once, groups - first);
     StagedGroups staged(sizes, count);
     const std::size_t first_row = first * kGroupRows;
     const std::size_t rows = std::min(count * kGroupRows, rows_ - first_row);
     for (std::size_t row = 0; row < rows; ++row) {
-      staged.put_row(dtype_, sizes, row, blocks, source_row(first_row + row));
+      staged.put_row(dtype_, sizes, row, blocks, source + (first_row + row) * row_bytes_);
     }
-    copy_to_device(device + first * sizes.planes, staged.planes.data(), staged.planes.size());
-    copy_to_device(device + scales_at_ + first * sizes.scales, staged.scales.data(),
-                   staged.scales.size());
-    copy_to_device(device + headers_at_ + first * sizes.headers, staged.headers.data(),
-                   staged.headers.size());
+    write(first * sizes.planes, staged.planes);
+    write(scales_at_ + first * sizes.scales, staged.scales);
+    write(headers_at_ + first * sizes.headers, staged.headers);
   }
 }
 
-void DeviceWeight::pack_floats() {
+void DeviceWeight::pack_floats(const std::byte* source) {
   const std::size_t value_bytes = dtype_info(dtype_).block_bytes;
   const auto per_lane = static_cast<std::size_t>(values_per_lane(value_bytes));
   const auto runs =
@@ -203,13 +221,13 @@ void DeviceWeight::pack_floats() {
   const std::size_t run_values = kVirtualLanes * per_lane,
                     packed_row = runs * run_values * value_bytes;
   const std::size_t padded = (rows_ + kFloatRows - 1) / kFloatRows * kFloatRows;
-  memory_ = DeviceMemory(padded * packed_row);
+  reserve(padded * packed_row);
   const std::size_t at_once = std::max<std::size_t>(1, kStageBytes / packed_row);
   for (std::size_t first = 0; first < padded; first += at_once) {
     const std::size_t count = std::min(at_once, padded - first);
     std::vector<std::uint8_t> staged(count * packed_row);
     for (std::size_t i = 0; i < count && first + i < rows_; ++i) {
-      const std::byte* row = source_row(first + i);
+      const std::byte* row = source + (first + i) * row_bytes_;
       for (std::size_t k = 0; k < cols_; ++k) {
         const std::size_t run = k / run_values, lane = k % kVirtualLanes;
         const std::size_t step = k % run_values / kVirtualLanes;
@@ -218,7 +236,7 @@ void DeviceWeight::pack_floats() {
                     value_bytes);
       }
     }
-    copy_to_device(memory_.as<std::uint8_t>() + first * packed_row, staged.data(), staged.size());
+    write(first * packed_row, staged);
   }
 }
 
@@ -238,15 +256,12 @@ std::size_t DeviceWeightStack::bytes() const {
 }
 
 QuantizedView DeviceWeight::quantized() const {
-  SPECDEC_CHECK(memory_.data() != nullptr, "a product with a weight loaded for look-ups");
-  const auto* base = memory_.as<std::uint8_t>();
-  return {base, base + scales_at_, base + headers_at_, static_cast<int>(rows_),
+  return {base(), base() + scales_at_, base() + headers_at_, static_cast<int>(rows_),
           static_cast<int>(cols_ / kBlockValues)};
 }
 
 FloatView DeviceWeight::floats() const {
-  SPECDEC_CHECK(memory_.data() != nullptr, "a product with a weight loaded for look-ups");
-  return {memory_.as<std::uint8_t>(), static_cast<int>(rows_), static_cast<int>(cols_)};
+  return {base(), static_cast<int>(rows_), static_cast<int>(cols_)};
 }
 
 }  // namespace specdec::cuda

@@ -13,28 +13,29 @@ namespace specdec::cuda {
 
 class DeviceWeight final : public Weight {
  public:
-  // `source` [N, K] must outlive the weight: rows are looked up in it.
   DeviceWeight(const TensorView& source, WeightUse use);
 
   DType dtype() const override { return dtype_; }
   std::size_t rows() const override { return rows_; }
   std::size_t cols() const override { return cols_; }
-  std::size_t bytes() const override { return memory_.bytes(); }
+  std::size_t bytes() const override { return memory_.bytes() + host_.bytes(); }
 
-  // Of a quantised type, or of a float type; loaded for products.
+  // Of a quantised type, or of a float type. Loaded for look-ups it is host memory.
   QuantizedView quantized() const;
   FloatView floats() const;
-  // Row n as it lies in the file, host memory.
-  const std::byte* source_row(std::size_t n) const { return source_ + n * row_bytes_; }
 
  private:
-  void pack_quantized();
-  void pack_floats();
+  void pack_quantized(const std::byte* source);
+  void pack_floats(const std::byte* source);
+  void reserve(std::size_t bytes);
+  void write(std::size_t at, const std::vector<std::uint8_t>& bytes);
+  const std::uint8_t* base() const;
 
   DType dtype_;
-  std::size_t rows_, cols_, row_bytes_;
-  const std::byte* source_;  // [N, row_bytes]
-  DeviceMemory memory_;
+  WeightUse use_;
+  std::size_t rows_, cols_, row_bytes_;  // row_bytes: of the file
+  DeviceMemory memory_;                  // of a weight for products
+  PinnedMemory host_;                    // of one for look-ups: a pass reads a few rows of it
   std::size_t scales_at_ = 0, headers_at_ = 0;  // offsets of the regions
 };
 

@@ -50,7 +50,7 @@ void RefBackend::download(Workspace&, void* host_destination, const void* source
 void RefBackend::embed_rows(Workspace&, const Pass& pass, const Weight& table, float* out) const {
   const std::size_t cols = table.cols();
   for (std::int32_t i = 0; i < pass.rows; ++i) {
-    const TokenId token = pass.tokens[i];
+    const TokenId token = known_token(pass.tokens[i], pass.drawn);
     SPECDEC_CHECK(token >= 0 && static_cast<std::size_t>(token) < table.rows(), "token ", token,
                   " of an embedding table of ", table.rows(), " rows");
     as_ref(table).decode_row(static_cast<std::size_t>(token),

@@ -52,8 +52,8 @@ std::span<const TokenId> DraftModelDrafter::draft_text(std::span<const TokenId> 
 
 // One pass; tokens are the draft's.
 bool DraftModelDrafter::run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents,
-                            LogitRows rows, const CancelFlag* cancel) {
-  if (!state_.run(tokens, parents, head_ ? LogitRows{} : rows, cancel)) return false;
+                            LogitRows rows, const CancelFlag* cancel, const DrawnToken* drawn) {
+  if (!state_.run(tokens, parents, head_ ? LogitRows{} : rows, cancel, {}, drawn)) return false;
   if (head_ && rows.count > 0) {
     head_->run(state_.activations(), static_cast<std::int32_t>(tokens.size()), rows.count);
   }
@@ -61,8 +61,8 @@ bool DraftModelDrafter::run(std::span<const TokenId> tokens, std::span<const std
 }
 
 bool DraftModelDrafter::append(std::span<const TokenId> tokens, LogitRows rows,
-                               const CancelFlag* cancel) {
-  if (!run(tokens, {}, rows, cancel)) return false;
+                               const CancelFlag* cancel, const DrawnToken* drawn) {
+  if (!run(tokens, {}, rows, cancel, drawn)) return false;
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
   return true;
 }
@@ -116,19 +116,28 @@ Proposal DraftModelDrafter::propose(const DraftContext& context, std::int32_t bu
   return proposal;
 }
 
+// Can the host do without the tokens of a chain? Not where it maps them to the draft's own.
+bool DraftModelDrafter::stays_in_place(const DraftContext& context) const {
+  return min_confidence_ == 0.0f && text_ == nullptr && state_.model().spans().size() == 1 &&
+         ChainSampler::stays_in_place(context, state_.backend());
+}
+
 void DraftModelDrafter::draft_chain(const DraftContext& context, std::int32_t count,
                                     Proposal& proposal) {
+  const bool in_place = stays_in_place(context);
   for (;;) {
     const float* row = logits(context, 0);
-    if (!sampler_.draw(context, state_.backend(), state_.workspace(), row, proposal,
+    if (!sampler_.draw(context, state_.backend(), state_.workspace(), row, proposal, in_place,
                        min_confidence_)) {
-      return;
+      break;
     }
-    if (proposal.size() >= count) return;
+    if (proposal.size() >= count) break;
     const TokenId last = proposal.tokens.back();
-    const TokenId token = head_ ? head_->draft_id(last) : last;
-    if (token < 0 || !append({&token, 1}, {1}, context.cancel)) return;
+    const TokenId token = head_ && !in_place ? head_->draft_id(last) : last;
+    if (token < 0 && !in_place) break;
+    if (!append({&token, 1}, {1}, context.cancel, proposal.drawn)) break;
   }
+  sampler_.hand_over(context, state_.workspace(), proposal);
 }
 
 std::vector<TokenProb> DraftModelDrafter::likeliest(const DraftContext& context, std::int32_t row,
@@ -165,6 +174,13 @@ bool DraftModelDrafter::score_frontier(const DraftContext& context, TreeGrowth& 
                       likeliest(context, static_cast<std::int32_t>(i), tree.branches()));
   }
   return true;
+}
+
+void DraftModelDrafter::learn_tokens(const Proposal& proposal) {
+  if (proposal.drawn == nullptr || proposal.drawn != sampler_.drawn()) return;
+  for (TokenId& token : cached_) {
+    if (token < 0) token = proposal.tokens[static_cast<std::size_t>(place_of(token))];
+  }
 }
 
 void DraftModelDrafter::commit(std::span<const TokenId> tokens) { cut_cache(draft_text(tokens)); }

@@ -37,6 +37,7 @@ class DraftModelDrafter final : public Drafter {
   std::int32_t max_draft() const override { return shape_.max_draft; }
   bool prepare(const DraftContext& context) override;
   Proposal propose(const DraftContext& context, std::int32_t budget) override;
+  void learn_tokens(const Proposal& proposal) override;
   void commit(std::span<const TokenId> tokens) override;
   void reset() override;
   std::size_t weight_bytes() const override;
@@ -46,8 +47,10 @@ class DraftModelDrafter final : public Drafter {
  private:
   std::span<const TokenId> draft_text(std::span<const TokenId> tokens);
   bool run(std::span<const TokenId> tokens, std::span<const std::int32_t> parents, LogitRows rows,
-           const CancelFlag* cancel);
-  bool append(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel);
+           const CancelFlag* cancel, const DrawnToken* drawn = nullptr);
+  bool append(std::span<const TokenId> tokens, LogitRows rows, const CancelFlag* cancel,
+              const DrawnToken* drawn = nullptr);
+  bool stays_in_place(const DraftContext& context) const;
   const float* logits(const DraftContext& context, std::int32_t row);
   void cut_cache(std::span<const TokenId> text);
   bool catch_up(std::span<const TokenId> text, const CancelFlag* cancel);
@@ -65,7 +68,8 @@ class DraftModelDrafter final : public Drafter {
   std::unique_ptr<Buffer> weights_;       // [vocab]: of a node of a tree
   std::unique_ptr<ReducedHead> head_;     // null: the model's own, all tokens
   std::unique_ptr<TranslatedText> text_;  // null: the draft reads the target's tokens
-  // The draft's tokens of the cache rows; a prefix of the text between rounds.
+  // The draft's tokens of the cache rows, within a round also such as lie in sampler_.drawn(); a
+  // prefix of the text between rounds.
   std::vector<TokenId> cached_;
 };
 

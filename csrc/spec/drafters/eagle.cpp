@@ -169,15 +169,18 @@ void EagleDrafter::draft_chain(const DraftContext& context, std::int32_t count,
   const float* logits = root_.logits->f32();
   const float* hidden = root_.hidden->f32();
   float* fused = buffer(fused_, static_cast<std::size_t>(width));
+  const bool in_place = ChainSampler::stays_in_place(context, state_.backend());
   for (;;) {
     sampler_.draw(context, state_.backend(), state_.workspace(), target_logits(context, logits),
-                  proposal);
-    if (proposal.size() >= count) return;
+                  proposal, in_place);
+    if (proposal.size() >= count) break;
     state_.backend().copy_rows(state_.workspace(), 1, width, hidden, width, fused, width);
-    if (!state_.run({&proposal.tokens.back(), 1}, {}, fused, 1, context.cancel)) return;
+    const std::span<const TokenId> last(&proposal.tokens.back(), 1);
+    if (!state_.run(last, {}, fused, 1, context.cancel, proposal.drawn)) break;
     logits = state_.logits(0);
     hidden = state_.hidden(0);
   }
+  sampler_.hand_over(context, state_.workspace(), proposal);
 }
 
 // The likeliest tokens, as ids of the target, with the request's filters.

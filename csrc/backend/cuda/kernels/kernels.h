@@ -11,6 +11,20 @@
 
 namespace specdec::cuda {
 
+// --- embed.cu ---
+
+// The tokens of a pass: below 0 one of `drawn`, see backend.h.
+struct TokenRows {
+  const int* tokens = nullptr;        // [count]
+  const DrawnToken* drawn = nullptr;  // or null
+  int count = 0;
+};
+// out [count, K] = rows of the table.
+void queue_embed(StreamHandle stream, DType dtype, const QuantizedView& table,
+                 const TokenRows& rows, float* out);
+void queue_embed(StreamHandle stream, DType dtype, const FloatView& table, const TokenRows& rows,
+                 float* out);
+
 // --- rows.cu ---
 
 // out[i, k] = (x[i, k] / sqrt(mean(x[i]^2) + eps)) * gain[k]. x, out [rows, cols], may be the same.

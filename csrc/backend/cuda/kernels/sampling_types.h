@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/backend.h"
 #include "backend/cuda/runtime.h"
 #include "backend/sampling_rule.h"
 
@@ -21,12 +22,13 @@ struct RowFilter {
 
 // A proposal's tree. Row i of the logits scores the token after node i - 1.
 struct TreeView {
-  int nodes = 0;                             // m
-  const int* tokens = nullptr;               // [m]
-  const int* parents = nullptr;              // [m], -1 = pending
-  const int* depths = nullptr;               // [m], of a root 0
-  const int* prob_rows = nullptr;            // [m], -1 = deterministic
-  const DistributionView* drafts = nullptr;  // [r]
+  int nodes = 0;                       // m
+  int* tokens = nullptr;               // [m]
+  const int* parents = nullptr;        // [m], -1 = pending
+  const int* depths = nullptr;         // [m], of a root 0
+  const int* prob_rows = nullptr;      // [m], -1 = deterministic; or null
+  DistributionView* drafts = nullptr;  // [r]
+  const DrawnToken* drawn = nullptr;   // of tokens below 0, see backend.h; or null
 };
 
 // Penalties and bias of a request.
@@ -98,8 +100,12 @@ void queue_likeliest(StreamHandle stream, const RowsView& row, const LikeliestVi
 
 // --- verify.cu ---
 
-// Walks the tree from the pending token: result [2 + m] = next token, number of accepted nodes, the
-// accepted nodes. shares [vocab]: scratch of the rejection rule
+// Puts what lies in tree.drawn into tokens and into the totals of drafts.
+void queue_look_up_drawn(StreamHandle stream, const TreeView& tree);
+
+// Walks the tree from the pending token: result [2 + 2 m] = next token, number of accepted nodes,
+// the accepted nodes, from 2 + m on the tokens of all nodes. shares [vocab]: scratch of the
+// rejection rule
 void queue_walk(StreamHandle stream, const RowsView& rows, const TreeView& tree,
                 const WalkRule& rule, std::uint64_t* shares, int* result);
 

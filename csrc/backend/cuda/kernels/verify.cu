@@ -139,6 +139,17 @@ __device__ __forceinline__ Step follow(const TreeView& tree, int node, int token
   return {-1, token};
 }
 
+// One thread block.
+__global__ void __launch_bounds__(kWarpLanes) look_up_drawn(TreeView tree) {
+  for (int i = static_cast<int>(threadIdx.x); i < tree.nodes; i += kWarpLanes) {
+    if (tree.tokens[i] >= 0) continue;
+    const DrawnToken drawn = tree.drawn[place_of(tree.tokens[i])];
+    tree.tokens[i] = drawn.token;
+    const int row = tree.prob_rows == nullptr ? -1 : tree.prob_rows[i];
+    if (row >= 0) tree.drafts[row].total = drawn.total;
+  }
+}
+
 __global__ void __launch_bounds__(kRowThreads)
     walk(RowsView rows, TreeView tree, WalkRule rule, std::uint64_t* shares, int* result) {
   int accepted = 0, next = 0;
@@ -160,9 +171,16 @@ __global__ void __launch_bounds__(kRowThreads)
     result[0] = next;
     result[1] = accepted;
   }
+  for (int i = static_cast<int>(threadIdx.x); i < tree.nodes; i += kRowThreads) {
+    result[2 + tree.nodes + i] = tree.tokens[i];
+  }
 }
 
 }  // namespace
+
+void queue_look_up_drawn(StreamHandle stream, const TreeView& tree) {
+  launch("look_up_drawn", look_up_drawn, {}, kWarpLanes, 0, stream, tree);
+}
 
 void queue_walk(StreamHandle stream, const RowsView& rows, const TreeView& tree,
                 const WalkRule& rule, std::uint64_t* shares, int* result) {
