@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 
 import specdec_native as sd
 from oracle_checkpoint import read_oracle, write_checkpoint
-from support.checkpoints import WEIGHTS, assert_same, checkpoint, convert, edit_tensors
+from specdec_native.convert.checkpoint import Checkpoint
+from specdec_native.convert.model import plan_model
+from support.checkpoints import (
+    WEIGHTS,
+    assert_same,
+    checkpoint,
+    convert,
+    edit_tensors,
+    metadata_of,
+)
 
 
 def pop(name: str) -> Callable[[dict[str, Any]], None]:
@@ -29,7 +39,12 @@ def whole_numbers(name: str) -> Callable[[dict[str, Any]], None]:
 
 DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("llama", {"architectures": ["MambaForCausalLM"]}, None, r"'MambaForCausalLM'.*LlamaForCausal"),
-    ("llama", {"architectures": "gone"}, None, r"key 'architectures' is None"),
+    (
+        "llama",
+        {"architectures": "gone"},
+        None,
+        r"key 'architectures' is missing, expected one of Llama",
+    ),
     ("llama", {"hidden_size": "gone"}, None, r"config.json: key 'hidden_size' is missing"),
     ("llama", {"vocab_size": 300}, None, r"'model.embed_tokens.weight' has shape \[288, 64\]"),
     ("llama", {"hidden_act": "relu"}, None, r"key 'hidden_act' is 'relu'; llama computes 'silu'"),
@@ -43,9 +58,9 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
         None,
         r"rope scaling 'dynamic'",
     ),
-    ("llama", {"partial_rotary_factor": 0.5}, None, r"key 'partial_rotary_factor' is not of this"),
+    ("llama", {"partial_rotary_factor": 0.5}, None, r"key 'partial_rotary_factor' is not 1, which"),
     ("llama", {"attention_bias": True}, None, r"'model.layers.0.self_attn.q_proj.bias' is missing"),
-    ("llama", {"attention_bias": "yes"}, None, r"key 'attention_bias' is 'yes', neither true"),
+    ("llama", {"attention_bias": "yes"}, None, r"key 'attention_bias' is 'yes', expected true or"),
     ("llama", {"quantization_config": {"quant_method": "gptq"}}, None, r"quant_method 'gptq'"),
     ("llama", {}, pop("model.norm.weight"), r"tensor 'model.norm.weight' is missing"),
     ("llama", {}, whole_numbers("model.norm.weight"), r"'model.norm.weight' holds whole numbers"),
@@ -67,6 +82,64 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ),
     ("llama-bias", {"mlp_bias": False}, None, r"mlp.down_proj.bias' is not part of"),
     ("llama-yarn", {"rope_scaling": {"type": "yarn", "factor": 0}}, None, r"key 'factor' is 0"),
+    *(
+        ("llama-yarn", {"rope_scaling": {"type": "yarn", **more}}, None, message)
+        for more, message in (
+            ({}, r"key 'factor' is missing, expected a positive number"),
+            ({"factor": "x"}, r"key 'factor' is 'x', expected a positive"),
+            ({"factor": float("inf")}, r"key 'factor' is inf, expected"),
+            (
+                {"factor": 2.0, "original_max_position_embeddings": 0},
+                r"'original_max_position_embeddings' is 0, expected a whole number of at least 1",
+            ),
+            (
+                {"factor": 2.0, "original_max_position_embeddings": 4096.5},
+                r"'original_max_position_embeddings' is 4096.5, expected a whole",
+            ),
+        )
+    ),
+    ("llama-linear", {"rope_scaling": {"type": "linear"}}, None, r"key 'factor' is missing"),
+    ("llama-linear", {"rope_scaling": {"type": 5}}, None, r"key 'type' is 5, expected a text"),
+    (
+        *("llama-llama3", {"rope_scaling": {"type": "llama3", "factor": 8.0}}),
+        *(None, r"key 'low_freq_factor' is missing"),
+    ),
+    (
+        "llama-llama3",
+        {
+            "rope_scaling": {
+                **{"type": "llama3", "factor": 8.0, "low_freq_factor": 4.0},
+                **{"high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+            }
+        },
+        *(None, r"'high_freq_factor' is 4.0, expected more than 'low_freq_factor' \(4\)"),
+    ),
+    ("phi3", {"partial_rotary_factor": 0.01}, None, r"0 elements of 16 in a head rotate"),
+    ("phi3", {"partial_rotary_factor": 1.5}, None, r"24 elements of 16 in a head rotate"),
+    (
+        "phi3-longrope",
+        {"original_max_position_embeddings": 0},
+        *(None, r"'original_max_position_embeddings' is 0, expected a whole number"),
+    ),
+    *(
+        (family, {key: value}, None, rf"key '{key}' is .*, expected")
+        for family in ("gemma2", "gemma3", "gpt-oss")
+        for key, value in (
+            ("sliding_window_pattern", 3),
+            ("sliding_window_pattern", "x"),
+            ("layer_types", "sliding_attention"),
+            ("layer_types", ["full_attention"]),
+            ("layer_types", [1, 2]),
+            ("layer_types", {}),
+            ("sliding_window", None),
+        )
+    ),
+    ("qwen2", {"layer_types": "x"}, None, r"key 'layer_types' is 'x', expected a list"),
+    ("gemma2", {"attn_logit_softcapping": 0}, None, r"softcapping' is 0, expected a positive num"),
+    ("llama", {"num_key_value_heads": 0}, None, r"is 0, expected a whole number of at least 1"),
+    ("llama", {"hidden_size": None}, None, r"key 'hidden_size' is null, expected a whole number"),
+    ("llama", {"architectures": 5}, None, r"key 'architectures' is 5, expected a list"),
+    ("llama", {"hidden_act": 5}, None, r"key 'hidden_act' is 5, expected a text"),
     ("qwen3moe", {"norm_topk_prob": False}, None, r"key 'norm_topk_prob' is False, but GGUF"),
     ("qwen3moe", {"mlp_only_layers": [0]}, None, r"'mlp_only_layers' ask for layers without"),
     ("qwen3moe", {"num_experts_per_tok": 9}, None, r"'num_experts_per_tok' is 9, but there are 6"),
@@ -77,17 +150,27 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
         "gemma2",
         {"layer_types": ["full_attention"] * 2},
         None,
-        r"key 'layer_types' is not that each",
+        r"key 'layer_types' is \['full_attention', 'full_attention'\], expected 2 layers",
     ),
-    ("gemma3", {"sliding_window_pattern": 3}, None, r"key 'sliding_window_pattern' is not 6"),
+    (
+        "gemma3",
+        {"sliding_window_pattern": 3},
+        None,
+        r"key 'sliding_window_pattern' is 3, expected 6",
+    ),
     ("gemma3", {"use_bidirectional_attention": True}, None, r"is true: it generates no text"),
-    ("smollm3", {"no_rope_layers": [1] * 4}, None, r"key 'no_rope_layers' is not that each fourth"),
-    ("gpt-oss", {"swiglu_limit": 5.0}, None, r"key 'swiglu_limit' is not 7"),
+    (
+        "smollm3",
+        {"no_rope_layers": [1] * 4},
+        None,
+        r"key 'no_rope_layers' is \[1, 1, 1, 1\], expected 4",
+    ),
+    ("gpt-oss", {"swiglu_limit": 5.0}, None, r"key 'swiglu_limit' is 5.0, expected 7"),
     (
         "phi3-longrope",
         {"rope_scaling": {"type": "longrope"}},
         None,
-        r"key 'long_factor' is no list",
+        r"key 'long_factor' is missing, expected a list",
     ),
     ("phi3-longrope", {"hidden_size": 128}, None, r"key 'long_factor' has 8 numbers, but 16 pairs"),
 ]
@@ -104,6 +187,127 @@ def test_damaged_checkpoints_leave_no_file(
     with pytest.raises(sd.ConvertError, match=message):
         convert(folder, tmp_path / "out" / "m.gguf")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_shapes_name_the_keys_that_they_come_from(tmp_path: Path) -> None:
+    for name, config, message in (
+        (
+            "llama",
+            {"vocab_size": 300},
+            r"expected \[300, 64\], which is \[vocab_size, hidden_size\]",
+        ),
+        (
+            *("llama", {"num_key_value_heads": 4}),
+            r"which is \[num_key_value_heads \* hidden_size / num_attention_heads, hidden_size\]",
+        ),
+        (
+            *("phi3", {"intermediate_size": 97}),
+            r"\[194, 64\], which is \[2 \* intermediate_size, hidden_size\] of config.json",
+        ),
+    ):
+        folder = checkpoint(tmp_path / name, name, **config)
+        with pytest.raises(sd.ConvertError, match=message):
+            convert(folder, tmp_path / "m.gguf")
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    out = tmp_path / "m.gguf"
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone; .*hf download OWNER"):
+        convert(tmp_path / "gone", out)
+    (tmp_path / "x.gguf").write_bytes(b"x")
+    with pytest.raises(NotADirectoryError, match=r"x.gguf is a file; .*use quantize"):
+        convert(tmp_path / "x.gguf", out)
+    folder = checkpoint(tmp_path / "hf" / "snapshots" / "0123")
+    with pytest.raises(sd.ConvertError, match=r"hf.config.json: this file is missing.*snapshots"):
+        convert(tmp_path / "hf", out)
+    (folder / "config.json").rename(folder / "other.json")
+    with pytest.raises(
+        sd.ConvertError, match=r"config.json: this file is missing.*there is .*json"
+    ):
+        convert(folder, out)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(sd.ConvertError, match=r"this file is missing.*this one is empty"):
+        convert(tmp_path / "none", out)
+
+
+def test_a_link_to_nothing(tmp_path: Path) -> None:
+    """As a half-removed cache of the hub has them."""
+    folder = checkpoint(tmp_path / "hf")
+    (folder / WEIGHTS).unlink()
+    (folder / "weights.safetensors").symlink_to(tmp_path / "gone")
+    with pytest.raises(
+        sd.ConvertError, match=r"weights.safetensors: cannot be read \(No such file"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+
+
+def test_null_is_what_transformers_takes_it_for(tmp_path: Path) -> None:
+    """As many key/value heads as heads; no soft cap; the ratio of two lengths."""
+    folder = checkpoint(tmp_path / "gemma", "gemma2", attn_logit_softcapping=None)
+    convert(folder, tmp_path / "m.gguf")
+    found = metadata_of(tmp_path / "m.gguf")
+    assert found["gemma2.attn_logit_softcapping"] == 1e6
+    assert found["gemma2.final_logit_softcapping"] == 8.0
+    yarn = {"type": "yarn", "factor": None, "original_max_position_embeddings": 32}
+    folder = checkpoint(
+        *(tmp_path / "yarn", "llama-yarn"), rope_scaling=yarn, max_position_embeddings=128
+    )
+    convert(folder, tmp_path / "m.gguf")
+    assert metadata_of(tmp_path / "m.gguf")["llama.rope.scaling.factor"] == 4.0
+    folder = checkpoint(tmp_path / "heads", "gemma3", num_key_value_heads=None)
+    with pytest.raises(
+        sd.ConvertError, match=r"k_proj.weight' has .*\[num_attention_heads \* head"
+    ):
+        convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["llama-yarn", "llama-llama3", "phi3-longrope"])
+def test_a_missing_original_length_is_noted(tmp_path: Path, name: str) -> None:
+    """Transformers takes the longest length; Phi-3's has a default of its own."""
+    rope = dict(read_oracle(name).config["rope_scaling"])
+    rope.pop("original_max_position_embeddings", None)
+    config = {"rope_scaling": rope, "original_max_position_embeddings": "gone"}
+    result = convert(checkpoint(tmp_path / "hf", name, **config), tmp_path / "m.gguf")
+    found = metadata_of(tmp_path / "m.gguf")
+    if name == "phi3-longrope":
+        assert found["phi3.rope.scaling.original_context_length"] == 4096
+        return
+    (note,) = result.notes
+    assert "config.json: key 'original_max_position_embeddings' is missing" in note
+    if name == "llama-yarn":
+        length = found["llama.context_length"]
+        assert found["llama.rope.scaling.original_context_length"] == length
+
+
+ODD: tuple[Any, ...] = (None, 7, -1, 0, 1.5, True, "x", "", [], [7], {}, {"x": 7}, 1e300)
+
+
+def places(values: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to the values of a JSON object, the first two of each list."""
+    pairs = list(values.items()) if isinstance(values, dict) else []
+    pairs = list(enumerate(values))[:2] if isinstance(values, list) else pairs[:40]
+    return [one for key, value in pairs for one in ((*path, key), *places(value, (*path, key)))]
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-yarn", "gemma3-multimodal", "gpt-oss", "qwen2moe", "phi4-mini"]
+)
+def test_values_of_another_kind_give_errors_of_the_library(tmp_path: Path, name: str) -> None:
+    """R29: whatever a file holds, nothing but a ConvertError comes out."""
+    folder = checkpoint(tmp_path / "hf", name)
+    rng = np.random.default_rng(len(name))
+    for path in sorted(folder.glob("*.json")):
+        text = path.read_text()
+        for place in places(json.loads(text)):
+            values = json.loads(text)
+            at = values
+            for key in place[:-1]:
+                at = at[key]
+            at[place[-1]] = ODD[rng.integers(len(ODD))]
+            path.write_text(json.dumps(values))
+            with contextlib.suppress(sd.ConvertError), Checkpoint.open(folder) as source:
+                plan_model(source, "f16")
+        path.write_text(text)
 
 
 def test_a_scale_of_mxfp4_that_is_no_number(tmp_path: Path) -> None:

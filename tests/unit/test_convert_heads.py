@@ -196,7 +196,7 @@ def test_damaged_medusa_checkpoints_leave_no_file(
 
 EAGLE_DAMAGE: list[tuple[dict[str, Any], Any, str]] = [
     ({"hidden_size": None}, None, r"config.json: key 'hidden_size' is missing"),
-    ({"num_hidden_layers": 2}, None, r"'num_hidden_layers' is not 1"),
+    ({"num_hidden_layers": 2}, None, r"'num_hidden_layers' is 2, expected 1"),
     ({"num_key_value_heads": 3}, None, r"'num_attention_heads' \(4\) is no multiple"),
     ({"target_hidden_size": 32}, None, r"target of width 32, but .* has 64"),
     ({"eagle_aux_hidden_state_layer_ids": [2, 9]}, None, r"\[2, 9\], but .* has 4 layers"),
@@ -247,7 +247,7 @@ def test_folders_that_are_no_checkpoints_of_heads(tmp_path: Path, tiny_model: Pa
     with pytest.raises(sd.ConvertError, match=r"target of width 32, but .* has 64"):
         convert(other, out, target=tiny_model)
     edit_config(other, medusa_num_heads=None)
-    with pytest.raises(sd.ConvertError, match=r"'architectures' is None.*Medusa heads"):
+    with pytest.raises(sd.ConvertError, match=r"'architectures' is missing.*Medusa heads"):
         convert(other, out)
     with pytest.raises(sd.OutputError, match="cannot be written"):
         convert(make_medusa(tmp_path / "fine"), tmp_path / "no" / "folder.gguf")

@@ -190,19 +190,94 @@ def test_special_tokens_and_ends(tmp_path: Path) -> None:
         generation.write_text(json.dumps({key: value}))
         with pytest.raises(sd.Error, match=rf"generation_config.json: key '{key}' is {value!r}"):
             sampling_keys(tmp_path)
-    generation.write_text(json.dumps({"eos_token_id": [VOCAB, 5]}))
-    keys, notes = plan_tokenizer(tmp_path, ConfigView(Path("config.json"), {}), VOCAB, "llama")
-    assert keys["tokenizer.ggml.eot_token_id"] == 5
-    (note,) = notes
-    assert note.endswith("key 'eos_token_id' is [288, 5], but the vocabulary ends at 287")
     generation.unlink()
     edit(tmp_path / "tokenizer_config.json", lambda values: values.update(bos_token=None))
     assert plan(tmp_path, {"bos_token_id": 7})["tokenizer.ggml.bos_token_id"] == 7
-    with pytest.raises(sd.ConvertError, match=r"config.json: key 'bos_token_id' is 'x'"):
-        plan(tmp_path, {"bos_token_id": "x"})
-    edit(tmp_path / "tokenizer_config.json", lambda values: values.update(eos_token=None))
-    with pytest.raises(sd.ConvertError, match=r"config.json: key 'eos_token_id' is 288"):
-        plan(tmp_path, {"eos_token_id": VOCAB})
+    edit(tmp_path / "tokenizer_config.json", lambda values: values.update(eos_token=5))
+    with pytest.raises(sd.ConvertError, match=r"tokenizer_config.json: key 'eos_token' is 5, exp"):
+        plan(tmp_path)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("eos_token_id", VOCAB),
+        ("eos_token_id", [5, VOCAB]),
+        ("eos_token_id", -2),
+        ("bos_token_id", VOCAB + 7),
+    ],
+)
+def test_ids_that_a_run_uses_must_be_in_the_vocabulary(
+    tmp_path: Path, named: bool, file: str, key: str, value: Any
+) -> None:
+    """R29: the ends and the beginning of a text, whether or not the tokenizer names its own."""
+    write_tokenizer(tmp_path, "llama-bpe", VOCAB)
+    if not named:
+        edit(tmp_path / "tokenizer_config.json", lambda values: values.update({key[:-3]: None}))
+    (tmp_path / file).write_text(json.dumps({key: value}))
+    config = {key: value} if file == "config.json" else {}
+    message = rf"{file}: key '{key}' is .*{VOCAB + 7 if key[0] == 'b' else ''}.*ids .* end at 287"
+    with pytest.raises(sd.ConvertError, match=message):
+        plan(tmp_path, config)
+    none = {key: [-1] if key == "eos_token_id" else -1}  # "none" in some checkpoints
+    (tmp_path / file).write_text(json.dumps(none))
+    plan(tmp_path, none if file == "config.json" else {})
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, [2], True, {}])
+def test_ids_are_numbers(tmp_path: Path, value: Any) -> None:
+    write_tokenizer(tmp_path, "llama-bpe", VOCAB)
+    for key in ("bos_token_id", "pad_token_id"):
+        with pytest.raises(sd.ConvertError, match=rf"config.json: key '{key}' is .*expected a tok"):
+            plan(tmp_path, {key: value})
+
+
+def test_tokens_that_no_run_uses_are_noted(tmp_path: Path) -> None:
+    """Published checkpoints name padding beyond their embedding; it is left out, and said."""
+    write_tokenizer(tmp_path, "llama-bpe", VOCAB)
+    edit(tmp_path / "tokenizer_config.json", lambda values: values.update(pad_token="<pad>"))
+    edit(
+        tmp_path / "tokenizer.json",
+        lambda values: values["added_tokens"].append(
+            {"id": VOCAB, "content": "<pad>", "special": True}
+        ),
+    )
+    (tmp_path / "generation_config.json").write_text(json.dumps({"pad_token_id": VOCAB}))
+    view = ConfigView(tmp_path / "config.json", {"sep_token_id": VOCAB + 1, "mask_token_id": -1})
+    keys, notes = plan_tokenizer(tmp_path, view, VOCAB, "llama")
+    assert not any("padding" in key or "seperator" in key for key in keys)
+    assert len(notes) == 4
+    assert notes[0].endswith(
+        f"config.json: key 'sep_token_id' is {VOCAB + 1}, but ids of the "
+        f"vocabulary end at {VOCAB - 1} ('vocab_size' in config.json); left out"
+    )
+    assert "key 'pad_token' is '<pad>', which the vocabulary does not have" in notes[1]
+    assert f"generation_config.json: key 'pad_token_id' is {VOCAB}, but" in notes[2]
+    assert notes[3].startswith(f"{tmp_path / 'tokenizer.json'}: 1 added tokens have ids from 288")
+    edit(tmp_path / "tokenizer_config.json", lambda values: values.update(eos_token="<end>"))
+    with pytest.raises(sd.ConvertError, match=r"'eos_token' is '<end>', which the vocabulary does"):
+        plan(tmp_path)
+
+
+@pytest.mark.parametrize("value", [5, True, {"a": "b"}, ["x"], [{"name": "default"}], [[]]])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])
+def test_chat_templates_of_another_kind(tmp_path: Path, file: str, value: Any) -> None:
+    write_tokenizer(tmp_path, "qwen2", VOCAB)
+    edit(tmp_path / "tokenizer_config.json", lambda values: values.pop("chat_template", None))
+    path = tmp_path / file
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**values, "chat_template": value}))
+    with pytest.raises(sd.ConvertError, match=rf"{file}: key 'chat_template' is .*, expected a"):
+        plan(tmp_path)
+
+
+def test_a_chat_template_is_text(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "qwen2", VOCAB)
+    (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
+    with pytest.raises(sd.ConvertError, match=r"chat_template.jinja: no text in UTF-8 .* at 2"):
+        plan(tmp_path)
 
 
 def test_chat_templates(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class ConvertResult:
         files: All files.
         fallbacks: Name of tensor -> the simpler type that it has, since its rows are no whole
             blocks of the type meant for it.
-        notes: What of the checkpoint was left out, such as a token id beyond the vocabulary.
+        notes: What of the checkpoint was left out, such as a token id beyond the vocabulary, or
+            taken for granted.
     """
 
     path: Path

@@ -11,12 +11,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.config import ConfigView, Dim, read_json
 from specdec_native.convert.fp8 import scaled_rows
 from specdec_native.convert.safetensors_file import SafetensorsFile
 from specdec_native.errors import ConvertError
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "read_config"]
 
 _PICKLES = ("*.pt", "*.pth", "*.bin")
 _SCALES = "_scale_inv"  # behind the name of a weight of 8-bit floats
@@ -45,10 +45,10 @@ class Checkpoint:
 
         Raises:
             ConvertError: A file is damaged or missing, or there are no safetensors files.
-            FileNotFoundError: No such folder, or no ``config.json`` in it.
+            FileNotFoundError: There is no such folder.
+            NotADirectoryError: It is a file.
         """
-        path = folder / "config.json"
-        config = ConfigView(path, read_json(path))
+        config = read_config(folder)
         with ExitStack() as stack:
             files = _open_tensors(folder, stack)
             return cls(folder, config, files, stack.pop_all())
@@ -107,8 +107,11 @@ class Checkpoint:
         """
         found = self.shape(name)
         if found != shape:
+            keys = ", ".join(str(getattr(one, "keys", one)) for one in shape)
+            why = f", which is [{keys}] of config.json" if any(map(_is_named, shape)) else ""
             raise ConvertError(
-                f"{self.folder}: tensor {name!r} has shape {list(found)}, expected {list(shape)}"
+                f"{self.folder}: tensor {name!r} has shape {list(found)}, expected "
+                f"{[int(one) for one in shape]}{why}"
             )
 
     def values(self, name: str, first: int, count: int) -> NDArray[Any]:
@@ -135,16 +138,47 @@ class Checkpoint:
         """Rows and columns that share a scale."""
         quantization = self.config.part("quantization_config")
         given = None if quantization is None else quantization.values.get("weight_block_size")
-        if given is None:
+        if quantization is None or given is None:
             return 128, 128
         if not isinstance(given, list) or [type(one) for one in given] != [int, int]:
-            raise ConvertError(f"{self.config.path}: key 'weight_block_size' is {given!r}")
+            raise quantization.wrong("weight_block_size", "two whole numbers, rows and columns")
         return max(1, given[0]), max(1, given[1])
 
     def tensor(self, name: str) -> NDArray[Any]:
         """A whole tensor: integers as they are, everything else as float32."""
         shape = self.shape(name)
         return self.values(name, 0, self._files[name].tensors[name].size).reshape(shape)
+
+
+def _is_named(size: int) -> bool:
+    return isinstance(size, Dim)
+
+
+def read_config(folder: Path) -> ConfigView:
+    """The configuration of a checkpoint.
+
+    Raises:
+        ConvertError: There is no ``config.json``, or it is damaged.
+        FileNotFoundError: There is no such folder.
+        NotADirectoryError: It is a file.
+    """
+    wanted = "a checkpoint's folder, with config.json, safetensors and tokenizer files"
+    if not folder.exists():
+        raise FileNotFoundError(
+            f"there is no folder {folder}; give {wanted}. One from the Hugging Face hub comes with "
+            "'hf download OWNER/REPO --local-dir FOLDER'"
+        )
+    if not folder.is_dir():
+        more = "; to change the type of a GGUF file, use quantize" * (folder.suffix == ".gguf")
+        raise NotADirectoryError(f"{folder} is a file; give {wanted}{more}")
+    path = folder / "config.json"
+    if not path.is_file():
+        inside = sorted(str(one.parent) for one in folder.glob("snapshots/*/config.json"))
+        names = sorted(one.name for one in folder.iterdir())[:5]
+        found = f"there is {', '.join(names)}" if names else "this one is empty"
+        hint = f"did you mean {inside[0]}?" if inside else found
+        raise ConvertError(f"{path}: this file is missing; give {wanted} ({hint})")
+    return ConfigView(path, read_json(path))
 
 
 def _open_tensors(folder: Path, stack: ExitStack) -> dict[str, SafetensorsFile]:

@@ -45,8 +45,7 @@ _OPTIONAL = ("output.weight", "token_embd.weight")  # absent: the target's are u
 
 def is_eagle3(source: Checkpoint) -> bool:
     """Whether the configuration is one of an EAGLE-3 head."""
-    architectures = source.config.values.get("architectures") or []
-    named = any("eagle3" in str(one).lower() for one in architectures)
+    named = any("eagle3" in str(one).lower() for one in source.config.items("architectures"))
     return named or "draft_vocab_size" in source.config
 
 
@@ -64,7 +63,7 @@ def plan_eagle3(source: Checkpoint, target: Target | None) -> FilePlan:
         )
     config = source.config.merged(source.config.part("transformer_layer_config"))
     if config.whole("num_hidden_layers", 1) != 1:
-        raise ConvertError(f"{config.path}: key 'num_hidden_layers' is not 1")
+        raise config.wrong("num_hidden_layers", "1, as an EAGLE-3 head has")
     shape = _Shape(config, target)
     extract = _extract_layers(source.config, target)
     names = _renamed(source)
@@ -89,11 +88,9 @@ class _Shape:
         self.head_dim = config.whole("head_dim", max(1, self.width // self.heads))
         self.ffn = config.whole("intermediate_size")
         self.target_width = config.whole("target_hidden_size", target.width)
-        if self.heads % self.kv_heads:
-            raise ConvertError(
-                f"{config.path}: key 'num_attention_heads' ({self.heads}) is no multiple of "
-                f"'num_key_value_heads' ({self.kv_heads})"
-            )
+        config.require_multiple(
+            "num_attention_heads", self.heads, "num_key_value_heads", self.kv_heads
+        )
         if self.target_width != target.width:
             raise ConvertError(
                 f"{config.path}: the head is made for a target of width {self.target_width}, but "
@@ -107,21 +104,18 @@ def _extract_layers(config: ConfigView, target: Target) -> list[int]:
     Checkpoints count in two ways (sgl-project/sglang pull request 25454): where the first id is 1,
     they name layers whose outputs are taken, else layers whose inputs are.
     """
+    key = "eagle_aux_hidden_state_layer_ids"
     inner = config.part("eagle_config")
-    given = config.values.get("eagle_aux_hidden_state_layer_ids")
-    if inner is not None:
-        given = inner.values.get("eagle_aux_hidden_state_layer_ids", given)
-    if given is None:
+    view = inner if inner is not None and key in inner.values else config
+    if key not in view:
         return [min(2, target.layers), target.layers // 2, max(0, target.layers - 3)]
-    if not isinstance(given, list) or not given or not all(type(one) is int for one in given):
-        raise ConvertError(
-            f"{config.path}: key 'eagle_aux_hidden_state_layer_ids' is {given!r}, no list of layers"
-        )
+    given = view.items(key, "a list of layers")
+    if not given or not all(type(one) is int for one in given):
+        raise view.wrong(key, "a list of layers")
     layers = [one + 1 for one in given] if given[0] == 1 else given
     if not all(0 <= one <= target.layers for one in layers):
         raise ConvertError(
-            f"{config.path}: key 'eagle_aux_hidden_state_layer_ids' is {given}, but {target.path} "
-            f"has {target.layers} layers"
+            f"{config.path}: key {key!r} is {given}, but {target.path} has {target.layers} layers"
         )
     return layers
 

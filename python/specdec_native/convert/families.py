@@ -38,6 +38,7 @@ _LLAMA_BIASES: Mapping[str, str] = MappingProxyType(
     {**dict.fromkeys(_ATTENTION, "attention_bias"), **dict.fromkeys(_MLP, "mlp_bias")}
 )
 _ATTENTION_BIASES: Mapping[str, str] = MappingProxyType(dict.fromkeys(_ATTENTION, "attention_bias"))
+_NO_CAP = 1e6
 _SILU, _GELU = ("silu", "swish"), ("gelu_pytorch_tanh", "gelu_new")
 
 ALWAYS = ""
@@ -114,9 +115,9 @@ def _window(config: ConfigView) -> dict[str, Any]:
 
 def _no_window(config: ConfigView) -> dict[str, Any]:
     """Families whose files cannot express a window; their configurations turn it off."""
-    kinds = config.values.get("layer_types")
-    some = isinstance(kinds, list) and any(one != "full_attention" for one in kinds)
-    if config.flag("use_sliding_window", False) and (some or kinds is None):
+    kinds = config.items("layer_types")
+    some = any(one != "full_attention" for one in kinds)
+    if config.flag("use_sliding_window", False) and (some or not kinds):
         raise ConvertError(f"{config.path}: key 'use_sliding_window' is true, which is unsupported")
     return {}
 
@@ -125,18 +126,26 @@ def _layer_kinds(config: ConfigView, period: int) -> None:
     """Checks that all layers but each `period`-th have a window, as loaders take for granted.
 
     Raises:
-        ConvertError: ``layer_types`` says otherwise.
+        ConvertError: ``layer_types`` or ``sliding_window_pattern`` say otherwise.
     """
-    kinds = config.values.get("layer_types")
     expected = [
         "full_attention" if (i + 1) % period == 0 else "sliding_attention"
         for i in range(config.whole("num_hidden_layers"))
     ]
-    if kinds is not None and kinds != expected:
-        raise ConvertError(
-            f"{config.path}: key 'layer_types' is not that each {period}. layer sees all, which "
-            "GGUF files of this architecture mean"
+    if "layer_types" in config and config.items("layer_types") != expected:
+        raise config.wrong(
+            "layer_types",
+            f"{len(expected)} layers, of which only one in {period} is of 'full_attention' (the "
+            f"{period}. and so on), which GGUF files of this architecture mean",
         )
+    for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+        _fixed(config, key, period)
+
+
+def _fixed(config: ConfigView, key: str, value: float) -> None:
+    """Refuses another value of a key than the one that files of the architecture stand for."""
+    if config.number(key, value) != value:
+        raise config.wrong(key, f"{value:g}, which GGUF files of this architecture mean")
 
 
 def _attention_scale(config: ConfigView) -> dict[str, Any]:
@@ -148,24 +157,34 @@ def _attention_scale(config: ConfigView) -> dict[str, Any]:
 def _gemma2(config: ConfigView) -> dict[str, Any]:
     _layer_kinds(config, 2)
     return {
-        "attn_logit_softcapping": config.number("attn_logit_softcapping"),
-        "final_logit_softcapping": config.number("final_logit_softcapping"),
-        **_window(config),
+        "attn_logit_softcapping": _cap(config, "attn_logit_softcapping"),
+        "final_logit_softcapping": _cap(config, "final_logit_softcapping"),
+        "attention.sliding_window": config.whole("sliding_window"),
         **_attention_scale(config),
     }
 
 
+def _cap(config: ConfigView, key: str) -> float:
+    """A soft cap; null stands for none.
+
+    Loaders take 50 or 30 where the key is missing, and llama.cpp divides by it: no cap is one so
+    high that it changes a value below 1,000 by less than a float32 can tell.
+    """
+    return config.number(key) if key in config else _NO_CAP
+
+
 def _gemma3(config: ConfigView) -> dict[str, Any]:
     _layer_kinds(config, 6)
-    if config.whole("sliding_window_pattern", 6) != 6:
-        raise ConvertError(f"{config.path}: key 'sliding_window_pattern' is not 6")
     if "attn_logit_softcapping" in config:
-        raise ConvertError(f"{config.path}: key 'attn_logit_softcapping' is not of this family")
+        raise config.wrong("attn_logit_softcapping", "none in this family")
     if config.flag("use_bidirectional_attention", False):
         raise ConvertError(
             f"{config.path}: key 'use_bidirectional_attention' is true: it generates no text"
         )
-    values = {**_window(config), **_attention_scale(config)}
+    values = {
+        "attention.sliding_window": config.whole("sliding_window"),
+        **_attention_scale(config),
+    }
     if "final_logit_softcapping" in config:
         values["final_logit_softcapping"] = config.number("final_logit_softcapping")
     return values
@@ -199,21 +218,19 @@ def _granite(config: ConfigView) -> dict[str, Any]:
 
 
 def _smollm3(config: ConfigView) -> dict[str, Any]:
-    layers = config.whole("num_hidden_layers")
-    given = config.values.get("no_rope_layers")
-    expected = [int((i + 1) % 4 != 0) for i in range(layers)]
-    if given is not None and given != expected:
-        raise ConvertError(
-            f"{config.path}: key 'no_rope_layers' is not that each fourth layer does not rotate, "
-            "which GGUF files of this architecture mean"
+    expected = [int((i + 1) % 4 != 0) for i in range(config.whole("num_hidden_layers"))]
+    if "no_rope_layers" in config and config.items("no_rope_layers") != expected:
+        raise config.wrong(
+            "no_rope_layers",
+            f"{len(expected)} layers, of which one in 4 does not rotate (0; the 4. and so on), "
+            "which GGUF files of this architecture mean",
         )
-    if config.whole("no_rope_layer_interval", 4) != 4:
-        raise ConvertError(f"{config.path}: key 'no_rope_layer_interval' is not 4")
+    _fixed(config, "no_rope_layer_interval", 4)
     return _no_window(config)
 
 
 def _qwen_moe(config: ConfigView) -> dict[str, Any]:
-    if config.whole("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
+    if config.whole("decoder_sparse_step", 1) != 1 or config.items("mlp_only_layers"):
         raise ConvertError(
             f"{config.path}: keys 'decoder_sparse_step' and 'mlp_only_layers' ask for layers "
             "without experts, which GGUF files of this architecture cannot express"
@@ -228,15 +245,10 @@ def _qwen_moe(config: ConfigView) -> dict[str, Any]:
 
 
 def _gpt_oss(config: ConfigView) -> dict[str, Any]:
-    kinds = config.values.get("layer_types")
-    layers = config.whole("num_hidden_layers")
-    expected = ["sliding_attention", "full_attention"] * ((layers + 1) // 2)
-    if kinds is not None and kinds != expected[:layers]:
-        raise ConvertError(f"{config.path}: key 'layer_types' is not that each second sees all")
-    if config.number("swiglu_limit", 7.0) != 7.0:
-        raise ConvertError(f"{config.path}: key 'swiglu_limit' is not 7")
+    _layer_kinds(config, 2)
+    _fixed(config, "swiglu_limit", 7)
     return {
-        **_window(config),
+        "attention.sliding_window": config.whole("sliding_window"),
         "expert_feed_forward_length": config.whole("intermediate_size"),
     }
 
@@ -351,7 +363,14 @@ FAMILIES: dict[str, Family] = {
         activations=_GELU,
         norm_shift=1.0,
         tied=True,
-        defaults={"head_dim": 256, "query_pre_attn_scalar": 256, "rope_theta": 1e4},
+        defaults={
+            "head_dim": 256,
+            "query_pre_attn_scalar": 256,
+            "rope_theta": 1e4,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
         extra=_gemma2,
     ),
     "Gemma3ForCausalLM": _GEMMA3,
@@ -366,7 +385,7 @@ FAMILIES: dict[str, Family] = {
             "mlp.down_proj": "ffn_down",
         },
         partial_rope=True,
-        defaults={"rope_theta": 1e4},
+        defaults={"rope_theta": 1e4, "original_max_position_embeddings": 4096},
         extra=_phi3,
     ),
     "Mistral3ForConditionalGeneration": _MISTRAL3,
@@ -416,7 +435,12 @@ FAMILIES: dict[str, Family] = {
         },
         biases=_ATTENTION_BIASES,
         yarn_truncates=False,
-        defaults={"head_dim": 64, "attention_bias": True, "rope_theta": 1.5e5},
+        defaults={
+            "head_dim": 64,
+            "attention_bias": True,
+            "rope_theta": 1.5e5,
+            "sliding_window": 128,
+        },
         extra=_gpt_oss,
         experts=Experts("mlp.router", "", ("gate_proj", "up_proj", "down_proj"), "mlp.experts"),
     ),
@@ -429,13 +453,11 @@ def find_family(config: ConfigView) -> tuple[str, Family]:
     Raises:
         ConvertError: It is none of those that can be converted.
     """
-    names = config.values.get("architectures")
-    named = [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
-    for name in named:
-        if name in FAMILIES:
-            return name, FAMILIES[name]
-    raise ConvertError(
-        f"{config.path}: key 'architectures' is {names!r}, which is not supported; supported are "
-        f"{', '.join(FAMILIES)}, Medusa heads (medusa_num_heads) and EAGLE-3 heads "
-        "(draft_vocab_size)"
+    expected = (
+        f"one of {', '.join(FAMILIES)} (or Medusa heads, known by 'medusa_num_heads', or EAGLE-3 "
+        "heads, by 'draft_vocab_size'); others are not supported"
     )
+    for name in config.items("architectures", expected):
+        if isinstance(name, str) and name in FAMILIES:
+            return name, FAMILIES[name]
+    raise config.wrong("architectures", expected)

@@ -59,16 +59,9 @@ class Sizes:
         """Reads and checks them."""
         width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
         kv_heads = config.whole("num_key_value_heads", heads)
-        if heads % kv_heads:
-            raise ConvertError(
-                f"{config.path}: key 'num_attention_heads' ({heads}) is no multiple of "
-                f"'num_key_value_heads' ({kv_heads})"
-            )
-        if "head_dim" not in config and width % heads:
-            raise ConvertError(
-                f"{config.path}: key 'hidden_size' ({width}) is no multiple of "
-                f"'num_attention_heads' ({heads})"
-            )
+        config.require_multiple("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        if "head_dim" not in config:
+            config.require_multiple("hidden_size", width, "num_attention_heads", heads)
         return cls(
             layers=config.whole("num_hidden_layers"),
             width=width,
@@ -103,7 +96,10 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
         config, sizes.head_dim, yarn_log=family.yarn_log, truncates=family.yarn_truncates
     )
     if not family.partial_rope and rope.keys["rope.dimension_count"] != sizes.head_dim:
-        raise ConvertError(f"{config.path}: key 'partial_rotary_factor' is not of this family")
+        raise ConvertError(
+            f"{config.path}: key 'partial_rotary_factor' is not 1, which GGUF files of "
+            f"{family.architecture} mean"
+        )
     plan = FilePlan(family.architecture)
     plan.tensors = _Tensors(source, config, family, sizes, type_name).plan(rope)
     names = {one.name for one in plan.tensors}
@@ -118,9 +114,10 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
         f"{family.architecture}.{key}": value
         for key, value in _keys(config, family, sizes, rope).items()
     }
-    tokenizer, plan.notes = plan_tokenizer(
+    tokenizer, notes = plan_tokenizer(
         source.folder, source.config, sizes.vocab, family.architecture
     )
+    plan.notes = rope.notes + notes
     plan.metadata |= tokenizer
     return family.architecture, plan
 
@@ -131,7 +128,7 @@ def _refuse_quantized(config: ConfigView) -> None:
         return
     raise ConvertError(
         f"{config.path}: key 'quantization_config' names quant_method "
-        f"{quantization.values.get('quant_method')!r}; only mxfp4 (gpt-oss) and fp8 can be read. "
+        f"{quantization.text('quant_method', '')!r}; only mxfp4 (gpt-oss) and fp8 can be read. "
         "Convert the original checkpoint, of which this one was made"
     )
 

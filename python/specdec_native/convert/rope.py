@@ -19,6 +19,7 @@ from specdec_native.errors import ConvertError
 __all__ = ["Rope", "llama3_factors", "read_rope", "rope_settings", "rope_type"]
 
 _LONG = ("longrope", "su")
+_ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass
@@ -28,28 +29,33 @@ class Rope:
     Attributes:
         keys: Without the architecture's prefix: "rope.freq_base" and so on.
         factors: Name of tensor -> divisors of the rotary frequencies.
+        notes: What was taken for granted, in words.
     """
 
     keys: dict[str, Any] = field(default_factory=dict)
     factors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def rope_settings(config: ConfigView) -> ConfigView:
     """The settings of the full-attention layers' rotation, base included, old layout or new.
 
     Old: ``rope_theta`` beside a ``rope_scaling`` that may be null; new: all in ``rope_parameters``,
-    which may hold one object per kind of layer.
+    which may hold one object per kind of layer. An original length beside them counts before one
+    within.
     """
     found = config.part("rope_parameters") or config.part("rope_scaling")
     found = found or ConfigView(config.path, {})
     inner = found.part("full_attention")
     found = found if inner is None else inner
     outer = {
-        key: config.values[key]
-        for key in ("rope_theta", "original_max_position_embeddings", "partial_rotary_factor")
-        if key in config
+        key: config.values[key] for key in ("rope_theta", "partial_rotary_factor") if key in config
     }
-    return found.with_defaults(outer)
+    return found.with_defaults(outer).merged(
+        ConfigView(config.path, {_ORIGINAL: config.values[_ORIGINAL]})
+        if _ORIGINAL in config
+        else None
+    )
 
 
 def rope_type(rope: ConfigView) -> str:
@@ -72,7 +78,12 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
     rope = rope_settings(config)
     share = rope.number("partial_rotary_factor", 1.0)
     dims = int(head_dim * share)
-    result = Rope({"rope.dimension_count": dims, "rope.freq_base": _base(config, rope)})
+    if dims % 2 or not 0 < dims <= head_dim:
+        raise ConvertError(
+            f"{config.path}: {dims} elements of {head_dim} in a head rotate ('head_dim', "
+            f"'partial_rotary_factor' {share:g}), expected an even number of them"
+        )
+    result = Rope({"rope.dimension_count": dims, "rope.freq_base": _base(rope)})
     local = _local_base(config)
     if local is not None:
         result.keys["rope.freq_base_swa"] = local
@@ -80,11 +91,13 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
     if kind == "linear":
         result.keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": rope.number("factor")}
     elif kind == "yarn":
-        result.keys |= _yarn(config, rope, yarn_log, truncates)
+        original = _original_length(config, rope, result)
+        result.keys |= _yarn(config, rope, original, yarn_log, truncates)
     elif kind in _LONG:
-        _add_long(config, rope, dims, result)
+        _add_long(config, rope, (head_dim, dims), result)
     elif kind == "llama3":
-        result.factors["rope_freqs.weight"] = llama3_factors(rope, dims, _base(config, rope))
+        original = _original_length(config, rope, result)
+        result.factors["rope_freqs.weight"] = llama3_factors(rope, dims, _base(rope), original)
     elif kind != "default":
         raise ConvertError(
             f"{config.path}: rope scaling {kind!r} is not supported; supported are default, "
@@ -93,10 +106,20 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
     return result
 
 
-def _base(config: ConfigView, rope: ConfigView) -> float:
-    if "rope_theta" not in rope:
-        raise ConvertError(f"{config.path}: key 'rope_theta' is missing")
+def _base(rope: ConfigView) -> float:
     return rope.number("rope_theta")
+
+
+def _original_length(config: ConfigView, rope: ConfigView, result: Rope) -> int:
+    """The context length before it was extended; where none is given, transformers' rule."""
+    if _ORIGINAL in rope:
+        return rope.whole(_ORIGINAL)
+    longest = config.whole("max_position_embeddings")
+    result.notes.append(
+        f"{config.path}: key {_ORIGINAL!r} is missing for rope scaling {rope_type(rope)!r}; taken "
+        f"is 'max_position_embeddings' ({longest}), as transformers does"
+    )
+    return longest
 
 
 def _local_base(config: ConfigView) -> float | None:
@@ -118,28 +141,30 @@ def _magnitude(factor: float, scale: float = 1.0) -> float:
     return 1.0 if factor <= 1.0 else 1.0 + 0.1 * scale * math.log(factor)
 
 
-def _yarn(config: ConfigView, rope: ConfigView, yarn_log: bool, truncates: bool) -> dict[str, Any]:
-    factor = rope.number("factor")
+def _yarn(
+    config: ConfigView, rope: ConfigView, original: int, yarn_log: bool, truncates: bool
+) -> dict[str, Any]:
+    # A factor that is there and null, as in some files, means the ratio of the two lengths.
+    derived = "factor" in rope.values and "factor" not in rope
+    ratio = config.whole("max_position_embeddings") / original if derived else None
+    factor = rope.number("factor", ratio)
     if rope.flag("truncate", True) != truncates:
         raise ConvertError(
             f"{config.path}: key 'truncate' is {rope.flag('truncate', True)}, which a GGUF file of "
             "this architecture cannot express"
         )
-    original = rope.whole(
-        "original_max_position_embeddings", config.whole("max_position_embeddings")
-    )
     keys: dict[str, Any] = {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": factor,
         "rope.scaling.original_context_length": original,
     }
     for key in ("beta_fast", "beta_slow"):
-        if key in rope:
+        if rope.values.get(key):  # 0 means the default too
             keys[f"rope.scaling.yarn_{key}"] = rope.number(key)
     # A loader multiplies with its own magnitude, divided by that of the log multiplier; the
     # attention factor is what is left to get what the checkpoint asks for.
     loaders, wanted = _magnitude(factor), _magnitude(factor)
-    if "mscale" in rope and "mscale_all_dim" in rope:
+    if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):  # 0: not used
         all_dim = rope.number("mscale_all_dim")
         wanted = _magnitude(factor, rope.number("mscale")) / _magnitude(factor, all_dim)
         if yarn_log:
@@ -151,13 +176,19 @@ def _yarn(config: ConfigView, rope: ConfigView, yarn_log: bool, truncates: bool)
     return keys
 
 
-def _add_long(config: ConfigView, rope: ConfigView, dims: int, result: Rope) -> None:
-    """LongRoPE (arXiv 2402.13753): two sets of factors, by the length of the context."""
+def _add_long(config: ConfigView, rope: ConfigView, sizes: tuple[int, int], result: Rope) -> None:
+    """LongRoPE (arXiv 2402.13753): two sets of factors, by the length of the context.
+
+    sizes: elements of a head, and how many of them rotate.
+    """
+    head_dim, dims = sizes
     longest = config.whole("max_position_embeddings")
-    original = rope.whole("original_max_position_embeddings")
+    original = _original_length(config, rope, result)
     factor = rope.number("factor", longest / original)
     natural = 1.0
     if factor > 1.0:
+        if original == 1:
+            raise rope.wrong(_ORIGINAL, "more than 1")
         natural = math.sqrt(1.0 + math.log(factor) / math.log(original))
     result.keys |= {
         "rope.scaling.type": "longrope",
@@ -172,18 +203,19 @@ def _add_long(config: ConfigView, rope: ConfigView, dims: int, result: Rope) -> 
         if len(factors) != dims // 2:
             raise ConvertError(
                 f"{config.path}: key '{which}_factor' has {len(factors)} numbers, but {dims // 2} "
-                "pairs of elements rotate"
+                f"pairs of elements rotate ('head_dim' {head_dim})"
             )
         result.factors[f"rope_factors_{which}.weight"] = np.array(factors, np.float32)
 
 
-def llama3_factors(rope: ConfigView, dims: int, base: float) -> NDArray[np.float32]:
+def llama3_factors(rope: ConfigView, dims: int, base: float, original: int) -> NDArray[np.float32]:
     """Divisors of the rotary frequencies as Llama 3.1 defines them."""
-    low, high = rope.number("low_freq_factor", 1.0), rope.number("high_freq_factor", 4.0)
-    original = rope.number("original_max_position_embeddings", 8192.0)
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.wrong("high_freq_factor", f"more than 'low_freq_factor' ({low:g})")
     pairs = dims // 2
     frequency = base ** (-np.arange(pairs) / pairs)
     turns = original * frequency / (2 * math.pi)
     smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    factors = 1.0 / ((1.0 - smooth) / rope.number("factor", 8.0) + smooth)
+    factors = 1.0 / ((1.0 - smooth) / rope.number("factor") + smooth)
     return np.asarray(factors, np.float32)

@@ -73,7 +73,10 @@ class SafetensorsFile:
             ConvertError: It is damaged.
         """
         self.path = path
-        self._file = path.open("rb")
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise ConvertError(f"{path}: cannot be read ({error.strerror})") from None
         try:
             self.tensors = _read_header(path, self._file, path.stat().st_size)
         except BaseException:
@@ -135,12 +138,24 @@ def _read_header(path: Path, file: Any, size: int) -> dict[str, StoredTensor]:
             "complete?"
         )
     try:
-        header = json.loads(file.read(length))
+        header = json.loads(file.read(length), object_pairs_hook=_once)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    except KeyError as error:
+        raise ConvertError(f"{path}: damaged ({error.args[0]!r} is twice in the header)") from None
     except (ValueError, AttributeError, RecursionError):
         raise ConvertError(f"{path}: damaged (the header is no JSON object)") from None
     data = 8 + length
     return {name: _entry(path, name, entry, data, size - data) for name, entry in entries.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of a JSON object; raises KeyError for a key that comes twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise KeyError(key)
+        found[key] = value
+    return found
 
 
 def _entry(path: Path, name: str, entry: Any, data: int, room: int) -> StoredTensor:

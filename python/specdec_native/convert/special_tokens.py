@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.config import ConfigView, read_json, shortened
 from specdec_native.errors import ConvertError
 
-__all__ = ["AddedToken", "TokenizerConfig", "adds_tokens", "special_keys"]
+__all__ = ["AddedToken", "TokenizerConfig", "adds_tokens", "special_keys", "steps_of"]
 
 # Name in a checkpoint -> key below "tokenizer.ggml." (gguf-py of ggml-org/llama.cpp; one of them
 # is misspelt there).
@@ -22,6 +22,8 @@ _SPECIAL = {
     "pad": "padding_token_id",
     "mask": "mask_token_id",
 }
+# Those that a run uses: what cannot be them is an error, for the others a note.
+_USED = ("bos", "eos")
 # Control tokens that some tokenizers forget to call special.
 _CONTROL_TEXTS = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 _CONTROL_BRACKETS = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
@@ -34,6 +36,7 @@ class AddedToken:
     id: int
     text: str
     special: bool
+    path: Path  # of the file that names it
 
     @property
     def is_control(self) -> bool:
@@ -78,7 +81,9 @@ class TokenizerConfig:
             path = folder / name
             return ConfigView(path, read_json(path) if path.is_file() else {})
 
-        config = view("tokenizer_config.json").with_defaults(view("special_tokens_map.json").values)
+        named = view("tokenizer_config.json")
+        given = {key: value for key, value in named.values.items() if value is not None}
+        config = ConfigView(named.path, {**view("special_tokens_map.json").values, **given})
         path = folder / "tokenizer.json"
         tokenizer = view("tokenizer.json") if path.is_file() else None
         added = _added_tokens(view("added_tokens.json"), config, tokenizer)
@@ -91,26 +96,28 @@ def _added_tokens(
     """The tokens of all three files that may name them; the last one counts."""
     found: dict[int, AddedToken] = {}
 
-    def put(path: Path, index: Any, text: Any, special: Any) -> None:
+    def put(path: Path, index: Any, text: Any, special: bool) -> None:
         number = int(index) if isinstance(index, str) and index.isdecimal() else index
         if type(number) is not int or number < 0 or not isinstance(text, str):
-            raise ConvertError(f"{path}: added token {text!r} has id {index!r}")
-        found[number] = AddedToken(number, text, special is True)
+            raise ConvertError(
+                f"{path}: added token {shortened(text)} has id {shortened(index)}, expected a text "
+                "and a whole number"
+            )
+        found[number] = AddedToken(number, text, special, path)
 
     for text, index in plain.values.items():
         put(plain.path, index, text, False)
     decoder = config.part("added_tokens_decoder")
-    for index, one in () if decoder is None else decoder.values.items():
-        values = one if isinstance(one, dict) else {}
-        put(config.path, index, values.get("content"), values.get("special"))
-    listed = None if tokenizer is None else tokenizer.values.get("added_tokens")
-    for one in listed or ():
-        values = one if isinstance(one, dict) else {}
+    for index in () if decoder is None else decoder.values:
+        token = decoder.part(index) if decoder is not None else None
+        if token is not None:
+            put(config.path, index, token.values.get("content"), token.flag("special", False))
+    for token in () if tokenizer is None else tokenizer.parts("added_tokens"):
         put(
-            tokenizer.path if tokenizer is not None else config.path,
-            values.get("id"),
-            values.get("content"),
-            values.get("special"),
+            token.path,
+            token.values.get("id"),
+            token.values.get("content"),
+            token.flag("special", False),
         )
     return [found[index] for index in sorted(found)]
 
@@ -126,26 +133,25 @@ def special_keys(
         vocab: Number of ids.
 
     Returns:
-        The keys, and what was left out since the vocabulary has no such id.
+        The keys, and what was left out since the vocabulary has no such token.
 
     Raises:
-        ConvertError: An id is no number, or the only end of a generation is no id.
+        ConvertError: A name or id is of another kind; or it is one of the beginning or an end of a
+            text, and the vocabulary does not have it.
     """
     keys: dict[str, Any] = {}
     notes: list[str] = []
     for name, key in _SPECIAL.items():
-        text = _text(files.config.values.get(f"{name}_token"))
-        found = [ids[text]] if text is not None and text in ids else []
+        missing = _Missing(vocab, None if name in _USED else notes)
+        found = _by_text(files.config, f"{name}_token", ids, missing)
         for view in (files.model, files.generation):
-            if not found:
-                found = _known(view, f"{name}_token_id", vocab, notes)
+            found += _by_id(view, f"{name}_token_id", missing)
         if found:
             keys[f"tokenizer.ggml.{key}"] = found[0]
-    ends = _known(files.generation, "eos_token_id", vocab, notes)
-    ends = ends or _known(files.model, "eos_token_id", vocab, notes)
+    missing = _Missing(vocab, None)
+    ends = _by_id(files.generation, "eos_token_id", missing)
+    ends = ends or _by_id(files.model, "eos_token_id", missing)
     eos = keys.get("tokenizer.ggml.eos_token_id")
-    if eos is None and any("'eos_token_id'" in note for note in notes):
-        raise ConvertError(next(note for note in notes if "'eos_token_id'" in note))
     others = [one for one in ends if one != eos]
     if others:
         keys["tokenizer.ggml.eot_token_id"] = others[0]
@@ -153,30 +159,58 @@ def special_keys(
     return keys, list(dict.fromkeys(notes))
 
 
-def _text(token: Any) -> str | None:
+class _Missing:
+    """What to do about special tokens that the vocabulary does not have."""
+
+    def __init__(self, vocab: int, notes: list[str] | None) -> None:
+        """`notes`: where to write it down; None: it is an error."""
+        self.vocab = vocab
+        self._notes = notes
+
+    def report(self, path: Path, what: str) -> None:
+        if self._notes is None:
+            raise ConvertError(f"{path}: {what}; correct it, or take it out")
+        self._notes.append(f"{path}: {what}; left out")
+
+
+def _text(config: ConfigView, key: str) -> str | None:
     """The text of a special token, which is given plainly or with its properties."""
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
+    token = config.values.get(key)
+    text = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(text, str):
+        raise config.wrong(key, "a text, or an object with 'content'")
+    return text
 
 
-def _known(view: ConfigView, key: str, vocab: int, notes: list[str]) -> list[int]:
-    """The ids under a key that the vocabulary has: one, several, or none.
+def _by_text(config: ConfigView, key: str, ids: Mapping[str, int], missing: _Missing) -> list[int]:
+    """The id of a token that a file names, if it names one."""
+    text = _text(config, key)
+    if text is None:
+        return []
+    if text in ids:
+        return [ids[text]]
+    missing.report(config.path, f"key {key!r} is {text!r}, which the vocabulary does not have")
+    return []
 
-    Negative ones mean "none"; those beyond the vocabulary are noted.
-    """
+
+def _by_id(view: ConfigView, key: str, missing: _Missing) -> list[int]:
+    """The ids under a key: one, several for the ends of a generation, or none; -1 means none."""
+    inner = view.part("text_config")
+    view = inner if inner is not None and key not in view else view
     value = view.values.get(key)
-    if value is None:
-        inner = view.values.get("text_config")
-        value = inner.get(key) if isinstance(inner, dict) else None
-    listed = value if isinstance(value, list) else [] if value is None else [value]
+    listed = [] if value is None else [value]
+    if isinstance(value, list) and key == "eos_token_id":
+        listed = value
+    if not all(type(one) is int for one in listed):
+        raise view.wrong(key, "a token id")
     for one in listed:
-        if type(one) is not int:
-            raise ConvertError(f"{view.path}: key {key!r} is {value!r}, no token id")
-        if one >= vocab:
-            notes.append(
-                f"{view.path}: key {key!r} is {value!r}, but the vocabulary ends at {vocab - 1}"
+        if one != -1 and not 0 <= one < missing.vocab:
+            missing.report(
+                view.path,
+                f"key {key!r} is {value}, but ids of the vocabulary end at {missing.vocab - 1} "
+                "('vocab_size' in config.json)",
             )
-    return [one for one in listed if 0 <= one < vocab]
+    return [one for one in listed if 0 <= one < missing.vocab]
 
 
 def adds_tokens(
@@ -186,12 +220,11 @@ def adds_tokens(
     first, last = _template_ends(files.tokenizer)
     keys = {}
     for name, by_template in (("bos", first), ("eos", last)):
-        token = _text(files.config.values.get(f"{name}_token"))
+        token = _text(files.config, f"{name}_token")
         adds = by_template is not None and by_template == token
         if sentencepiece and files.tokenizer is None:
             adds = name == "bos"
-        flag = files.config.values.get(f"add_{name}_token")
-        adds = flag if isinstance(flag, bool) else adds
+        adds = files.config.flag(f"add_{name}_token", adds)
         keys[f"tokenizer.ggml.add_{name}_token"] = (
             adds and f"tokenizer.ggml.{name}_token_id" in special
         )
@@ -201,15 +234,20 @@ def adds_tokens(
 def _template_ends(tokenizer: ConfigView | None) -> tuple[str | None, str | None]:
     """The special tokens that the post-processor puts before and behind a text."""
     part = None if tokenizer is None else tokenizer.part("post_processor")
-    listed = [] if part is None else part.values.get("processors", [part.values])
-    for one in listed if isinstance(listed, list) else ():
-        if not isinstance(one, dict) or one.get("type") != "TemplateProcessing":
+    for one in steps_of(part, "processors"):
+        if one.text("type", "") != "TemplateProcessing":
             continue
-        single = one.get("single")
-        ends = [
-            entry.get("SpecialToken", {}).get("id") if isinstance(entry, dict) else None
-            for entry in single or ()
-        ]
+        ends = [entry.part("SpecialToken") for entry in one.parts("single")]
         if len(ends) > 1:
-            return ends[0], ends[-1]
+            first, last = (
+                None if end is None else end.text("id", "") for end in (ends[0], ends[-1])
+            )
+            return first, last
     return None, None
+
+
+def steps_of(part: ConfigView | None, key: str) -> list[ConfigView]:
+    """The steps of a sequence, or the one that stands alone."""
+    if part is None:
+        return []
+    return part.parts(key) if key in part else [part]

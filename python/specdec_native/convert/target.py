@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec_native import _core
-from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.checkpoint import read_config
 from specdec_native.convert.families import find_family
 from specdec_native.convert.tokenizer_files import plan_tokenizer
 from specdec_native.errors import ConvertError
@@ -47,8 +47,7 @@ class Target:
 
     @classmethod
     def _of_checkpoint(cls, folder: Path) -> Target:
-        path = folder / "config.json"
-        config = ConfigView(path, read_json(path))
+        config = read_config(folder)
         _, family = find_family(config)
         text = config.merged(config.part("text_config")).with_defaults(family.defaults)
         vocab = text.whole("vocab_size")

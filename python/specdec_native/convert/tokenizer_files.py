@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from specdec_native.convert.config import ConfigView, read_json
+from specdec_native.convert.config import ConfigView, read_json, read_text, shortened
 from specdec_native.convert.gguf_values import GgufI32
 from specdec_native.convert.sentencepiece_model import (
     Piece,
@@ -23,6 +22,7 @@ from specdec_native.convert.special_tokens import (
     TokenizerConfig,
     adds_tokens,
     special_keys,
+    steps_of,
 )
 from specdec_native.errors import ConvertError
 from specdec_native.sampling import SamplingParams
@@ -65,10 +65,8 @@ class _Table:
     def put(self, index: int, text: str, kind: int, score: float) -> None:
         self.tokens[index], self.types[index], self.scores[index] = text, kind, score
 
-    def add(self, token: AddedToken, spaces: bool) -> None:
-        """An added token over what is there; ids without a row in the embedding are left out."""
-        if token.id >= len(self.tokens):
-            return
+    def add(self, token: AddedToken) -> None:
+        """An added token over what is there."""
         if token.is_control:
             unknown = self.types[token.id] == TokenType.UNKNOWN and (
                 self.tokens[token.id] == token.text
@@ -76,7 +74,7 @@ class _Table:
             kind = TokenType.UNKNOWN if unknown else TokenType.CONTROL
             self.put(token.id, token.text, int(kind), _ADDED_SCORE)
         else:
-            text = token.text.replace(_SPACE, " ") if spaces else token.text
+            text = token.text.replace(_SPACE, " ")
             self.put(token.id, text, int(TokenType.USER_DEFINED), _ADDED_SCORE)
 
 
@@ -121,7 +119,8 @@ def plan_tokenizer(
         )
     table = found.table
     for token in files.added:
-        table.add(token, spaces=True)
+        if token.id < vocab:
+            table.add(token)
     ids = {text: index for index, text in reversed(list(enumerate(table.tokens)))}
     keys: dict[str, Any] = {
         "tokenizer.ggml.model": found.kind,
@@ -134,7 +133,20 @@ def plan_tokenizer(
     keys |= found.keys
     special, notes = special_keys(files, ids, vocab)
     keys |= special | adds_tokens(files, special, found.kind != "gpt2")
-    return keys | _chat_templates(folder, files), notes
+    return keys | _chat_templates(folder, files), notes + _beyond(files.added, vocab)
+
+
+def _beyond(added: Sequence[AddedToken], vocab: int) -> list[str]:
+    """A note for each file that adds tokens without a row in the embedding."""
+    left: dict[Path, list[AddedToken]] = {}
+    for token in added:
+        if token.id >= vocab:
+            left.setdefault(token.path, []).append(token)
+    return [
+        f"{path}: {len(tokens)} added tokens have ids from {tokens[0].id} ({tokens[0].text!r}) on, "
+        f"but 'vocab_size' in config.json is {vocab}; left out"
+        for path, tokens in left.items()
+    ]
 
 
 def _fill(table: _Table, path: Path, vocab: Mapping[str, Any]) -> None:
@@ -143,8 +155,8 @@ def _fill(table: _Table, path: Path, vocab: Mapping[str, Any]) -> None:
     for text, index in vocab.items():
         if type(index) is not int or not 0 <= index < size:
             raise ConvertError(
-                f"{path}: token {text!r} has id {index!r}, but 'vocab_size' in config.json is "
-                f"{size}"
+                f"{path}: token {text!r} has id {shortened(index)}, but 'vocab_size' in "
+                f"config.json is {size}"
             )
         table.put(index, text, int(TokenType.NORMAL), 0.0)
 
@@ -161,7 +173,7 @@ def _byte_level(tokenizer: ConfigView, vocab: int, architecture: str) -> _Vocabu
     if not names:
         raise ConvertError(
             f"{tokenizer.path}: key 'pre_tokenizer' is of no kind that is known, and a wrong one "
-            f"would cut text differently: {_shortened(tokenizer.values.get('pre_tokenizer'))}"
+            f"would cut text differently: {shortened(tokenizer.values.get('pre_tokenizer'))}"
         )
     preferred = _PREFERRED_PRE.get(architecture)
     model = _model(tokenizer)
@@ -180,27 +192,30 @@ def _byte_level(tokenizer: ConfigView, vocab: int, architecture: str) -> _Vocabu
 def _model(tokenizer: ConfigView) -> ConfigView:
     model = tokenizer.part("model")
     if model is None:
-        raise ConvertError(f"{tokenizer.path}: key 'model' is missing")
+        raise tokenizer.wrong("model", "an object")
     return model
 
 
 def _dictionary(view: ConfigView, key: str) -> Mapping[str, Any]:
     part = view.part(key)
-    if part is None:
-        raise ConvertError(f"{view.path}: key {key!r} is missing")
+    if part is None or not part.values:
+        raise view.wrong(key, "an object with at least one token")
     return part.values
 
 
 def _merges(model: ConfigView) -> list[tuple[str, str]]:
     """The pairs, best first; older files have them in one string."""
-    merges = model.values.get("merges")
-    if not isinstance(merges, list) or not merges:
-        raise ConvertError(f"{model.path}: key 'merges' is missing or empty")
+    merges = model.items("merges", "a list of pairs")
+    if not merges:
+        raise model.wrong("merges", "a list of pairs")
     pairs: list[tuple[str, str]] = []
     for index, merge in enumerate(merges):
         parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or len(parts) != 2 or not all(parts):
-            raise ConvertError(f"{model.path}: key 'merges' has {merge!r} at {index}, no pair")
+        is_pair = isinstance(parts, list) and len(parts) == 2
+        if not is_pair or not all(isinstance(one, str) and one for one in parts):
+            raise ConvertError(
+                f"{model.path}: key 'merges' has {shortened(merge)} at {index}, no pair of texts"
+            )
         pairs.append((parts[0], parts[1]))
     return pairs
 
@@ -216,12 +231,8 @@ def _sentencepiece(
     table = _Table.of_size(vocab)
     for index, piece in enumerate(model.pieces):
         table.put(index, piece.text, piece.type, piece.score)
-    prefix = files.config.values.get("add_prefix_space")
-    keys: dict[str, Any] = {
-        "tokenizer.ggml.add_space_prefix": prefix
-        if isinstance(prefix, bool)
-        else model.space_prefix
-    }
+    prefix = files.config.flag("add_prefix_space", model.space_prefix)
+    keys: dict[str, Any] = {"tokenizer.ggml.add_space_prefix": prefix}
     steps = {} if files.tokenizer is None else files.tokenizer.values
     if "'prepend_scheme': 'first'" in repr(steps.get("pre_tokenizer")):
         # llama.cpp, which passes over this key, puts a space after special tokens too.
@@ -261,15 +272,19 @@ def _from_json(tokenizer: ConfigView, vocab: int, files: TokenizerConfig) -> _Vo
 
 
 def _unigram_pieces(model: ConfigView) -> list[Piece]:
-    listed = model.values.get("vocab")
+    expected = "a list of at least one piece, each with its score"
+    listed = model.items("vocab", expected)
     unknown = model.values.get("unk_id")
     try:
-        return [
+        pieces = [
             Piece(str(text), float(score), _piece_type(str(text), index == unknown))
-            for index, (text, score) in enumerate(listed or ())
+            for index, (text, score) in enumerate(listed)
         ]
     except (TypeError, ValueError):
-        raise ConvertError(f"{model.path}: key 'vocab' is no list of pieces and scores") from None
+        pieces = []
+    if not pieces:
+        raise model.wrong("vocab", expected)
+    return pieces
 
 
 def _merged_pieces(model: ConfigView, size: int) -> list[Piece]:
@@ -300,16 +315,12 @@ def _piece_type(text: str, unknown: bool) -> int:
 
 def _charsmap(tokenizer: ConfigView) -> bytes:
     """The compiled table of a normaliser, if there is one."""
-    part = tokenizer.part("normalizer")
-    listed = [] if part is None else part.values.get("normalizers", [part.values])
-    for one in listed:
-        if isinstance(one, dict) and one.get("type") == "Precompiled":
+    for one in steps_of(tokenizer.part("normalizer"), "normalizers"):
+        if one.text("type", "") == "Precompiled":
             try:
-                return base64.b64decode(one.get("precompiled_charsmap") or "", validate=True)
-            except (binascii.Error, TypeError):
-                raise ConvertError(
-                    f"{tokenizer.path}: key 'precompiled_charsmap' is no base64"
-                ) from None
+                return base64.b64decode(one.text("precompiled_charsmap", ""), validate=True)
+            except ValueError:
+                raise one.wrong("precompiled_charsmap", "base64") from None
     return b""
 
 
@@ -317,21 +328,24 @@ def _chat_templates(folder: Path, files: TokenizerConfig) -> dict[str, Any]:
     """The chat template: of a file of its own, else of ``tokenizer_config.json``."""
     own = folder / "chat_template.jinja"
     if own.is_file():
-        return {"tokenizer.chat_template": own.read_text(encoding="utf-8")}
+        return {"tokenizer.chat_template": read_text(own)}
     old = folder / "chat_template.json"
-    found: Any = files.config.values.get("chat_template")
-    if found is None and old.is_file():
-        found = read_json(old).get("chat_template")
+    view, key = files.config, "chat_template"
+    if key not in view and old.is_file():
+        view = ConfigView(old, read_json(old))
+    found = view.values.get(key)
     if isinstance(found, str):
         return {"tokenizer.chat_template": found}
+    expected = "a template, or a list of objects with 'name' and 'template'"
+    if not isinstance(found, (list, type(None))):
+        raise view.wrong(key, expected)
     keys: dict[str, Any] = {}
     names: list[str] = []
-    for one in found if isinstance(found, list) else ():
-        name, template = (
-            (one.get("name"), one.get("template")) if isinstance(one, dict) else ("", 0)
-        )
+    for one in found or ():
+        values = one if isinstance(one, dict) else {}
+        name, template = values.get("name"), values.get("template")
         if not isinstance(name, str) or not isinstance(template, str):
-            raise ConvertError(f"{files.config.path}: key 'chat_template' is no list of templates")
+            raise view.wrong(key, expected)
         if name == "default":
             keys["tokenizer.chat_template"] = template
         else:
@@ -360,11 +374,6 @@ def sampling_keys(folder: Path) -> dict[str, Any]:
         try:
             SamplingParams(**{old: value})
         except (TypeError, ValueError) as error:
-            raise ConvertError(f"{path}: key {old!r} is {value!r}: {error}") from None
+            raise ConvertError(f"{path}: key {old!r} is {shortened(value)}: {error}") from None
         keys[f"general.sampling.{new}"] = GgufI32(value) if old == "top_k" else float(value)
     return keys
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
