@@ -51,7 +51,7 @@ def layer_bytes(shape: Shape, rows: int, depth: int) -> dict[str, float]:
         "quantize": floats * q + activations(rows, q),
         "multiply: attention output": e * (q * shape.weight_bytes + floats) + activations(rows, q),
         "multiply: gate, up": 2 * f * (e * shape.weight_bytes + floats) + activations(rows, e),
-        "silu_mul_quantize": 2 * floats * f + activations(rows, f),
+        "activate_quantize": 2 * floats * f + activations(rows, f),
         "multiply: down": e * (f * shape.weight_bytes + floats) + activations(rows, f),
         "add (2)": 2 * 3 * floats * e,
     }

@@ -24,6 +24,7 @@ BUILD = ROOT / "build" / "cuda-emu"
 OPERATIONS = [
     "tests/cuda_emu/test_cache_ops.py",
     "tests/cuda_emu/test_dense_ops.py",
+    "tests/cuda_emu/test_expert_ops.py",
     "tests/cuda_emu/test_sampling_ops.py",
 ]
 WATCHED = [
@@ -33,7 +34,8 @@ WATCHED = [
 # Every kernel, and a type of each kind, but not every size: ThreadSanitizer makes them slow.
 SMALL = (
     "not 37-256 and not 130-32 and not many_thread_blocks and not many_rows and not 190"
-    " and (not test_products or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
+    " and (not (test_products or test_every_type) or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
+    " and not (test_choices and 40-) and not as_many_experts"
 )
 # The engine's tests, each with less to do than on the host (support.engine.sized).
 ENGINE = [

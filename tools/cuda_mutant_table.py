@@ -16,6 +16,7 @@ _DENSE, _CACHE = "tests/cuda_emu/test_dense_ops.py", "tests/cuda_emu/test_cache_
 _SAMPLING, _VERIFY = "tests/cuda_emu/test_sampling_ops.py", "tests/ops/test_verify.py"
 _PRODUCTS = (_DENSE, "-k", "test_products_at_every_width")
 _MLP = (_DENSE, "-k", "test_gated_mlp or test_qkv")
+_EXPERTS = ("tests/cuda_emu/test_expert_ops.py",)
 _NORM = (_DENSE, "-k", "test_rms_norm")
 
 
@@ -120,8 +121,8 @@ MUTANTS = (
     Mutant(
         "weight rows that do not exist are written",
         _TENSOR,
-        "if (column < columns && row < rows) {",
-        "if (column < columns) {",
+        "if (column < end_column && row < rows) {",
+        "if (column < end_column) {",
         (*_PRODUCTS, "-k", "37-256 and Q4"),
         "asan",
     ),
@@ -180,6 +181,52 @@ MUTANTS = (
         "steps - full * W::kPerLane - 1, acc);",
         (*_PRODUCTS, "-k", "F16"),
     ),
+    # --- mixtures of experts ---
+    Mutant(
+        "the weights of an expert are those of the first",
+        "kernels/product_part.cuh",
+        "part.weight = part.weight.matrix(matrix);",
+        "part.weight = part.weight.matrix(0);",
+        (*_EXPERTS, "-k", "Q8_0 or several_types"),
+        units=(_FEW, _TENSOR),
+    ),
+    Mutant(
+        "an expert's columns begin in the octet of the one before",
+        "kernels/experts.cu",
+        "octets += octets_of(counts[e]);",
+        "octets += counts[e] / kOctet;",
+        (*_EXPERTS, "-k", "Q8_0"),
+    ),
+    Mutant(
+        "an expert's last row is left out",
+        "kernels/experts.cu",
+        "parts[count_before(counts, e)] = {e, first, next};",
+        "parts[count_before(counts, e)] = {e, first, next - 1};",
+        (*_EXPERTS, "-k", "Q8_0"),
+    ),
+    Mutant(
+        "experts are counted before all of them are",
+        "kernels/experts.cu",
+        "counts[e] = count;\n  }\n  __syncthreads();",
+        "counts[e] = count;\n  }",
+        (*_EXPERTS, "-k", "Q8_0"),
+        "reverse",
+    ),
+    Mutant(
+        "logits become terms of the softmax while others compare them",
+        "kernels/experts.cu",
+        "if (before == 0) largest[0] = scores[e];\n  }\n  __syncthreads();",
+        "if (before == 0) largest[0] = scores[e];\n  }\n  __syncwarp();",
+        (*_EXPERTS, "-k", "test_a_layer_of_several_types and 5"),
+        "tsan",
+    ),
+    Mutant(
+        "the bias of expert 0 for all",
+        "kernels/hidden.cu",
+        "const int expert = columns.sources == nullptr ? 0 : columns.sources[column].expert;",
+        "const int expert = 0;",
+        (*_EXPERTS, "-k", "test_biases"),
+    ),
     # --- norms and cache ---
     Mutant(
         "no barrier before a norm is used",
@@ -192,8 +239,8 @@ MUTANTS = (
     Mutant(
         "columns that fill up an octet are read",
         "kernels/rows.cu",
-        "to.row < rows ? x[to.at] : 0.0f",
-        "x[to.at]",
+        "const int row = source_row(columns, to.column);",
+        "const int row = to.column;",
         (*_PRODUCTS, "-k", "37-256 and Q4"),
         "asan",
     ),

@@ -12,16 +12,25 @@ namespace specdec {
 // Most experts of a mixture.
 inline constexpr std::int32_t kMaxExperts = 1024;
 
-// The `used` <= n experts with the largest logits (a NaN counts as the smallest), ties to the
-// lowest id, by ascending id. weight = exp(logit - max) / sum * scale, the sum running over the
-// used experts or over all, by ascending id. logits [n], ids and weights [used]
+// Does expert `a` come before expert `b`? By the larger logit, a NaN counting as the smallest; ties
+// by the lower id.
+SPECDEC_HD inline bool expert_precedes(float logit_a, std::int32_t a, float logit_b,
+                                       std::int32_t b) {
+  const bool nan_a = logit_a != logit_a, nan_b = logit_b != logit_b;
+  if (nan_a || nan_b) return nan_a == nan_b ? a < b : nan_b;
+  return logit_a == logit_b ? a < b : logit_a > logit_b;
+}
+
+// The `used` <= n experts that come first, by ascending id. weight = exp(logit - max) / sum *
+// scale, the sum running over the used experts or over all, by ascending id. logits [n], ids and
+// weights [used]
 SPECDEC_HD inline void choose_experts(const float* logits, std::int32_t n, std::int32_t used,
                                       bool softmax_of_used, float scale, std::int32_t* ids,
                                       float* weights) {
-  const auto better = [&](std::int32_t a, std::int32_t b) {  // strictly; a < b never loses a tie
-    return logits[a] > logits[b] || (logits[b] != logits[b] && logits[a] == logits[a]);
+  const auto better = [&](std::int32_t a, std::int32_t b) {
+    return expert_precedes(logits[a], a, logits[b], b);
   };
-  // ids[0, found) is kept sorted best first; an equal one goes behind those with lower ids.
+  // ids[0, found) is kept sorted best first.
   std::int32_t found = 0;
   for (std::int32_t id = 0; id < n; ++id) {
     if (found == used && !better(id, ids[used - 1])) continue;

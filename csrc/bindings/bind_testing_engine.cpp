@@ -14,6 +14,7 @@
 #include "engine/generator.h"
 #include "engine/mask_source.h"
 #include "spec/drafter.h"
+#include "spec/drafters/medusa.h"
 
 namespace specdec::testing {
 namespace {
@@ -209,6 +210,13 @@ void bind_testing_engine(py::module_& m) {
       },
       py::arg("generator"),
       "Passes of the target that a device recorded, and how often one was repeated.");
+  m.def(
+      "recordings",
+      [](const MedusaDrafter& drafter) {
+        const RecordingCounts counts = drafter.recordings();
+        return std::pair(counts.recorded, counts.repeated);
+      },
+      py::arg("drafter"), "The same of the passes of its heads.");
   py::class_<HiddenRecorder, Drafter, std::shared_ptr<HiddenRecorder>>(m, "HiddenRecorder")
       .def(py::init<std::vector<std::int32_t>, std::vector<TokenId>>(), py::arg("layers"),
            py::arg("text"))

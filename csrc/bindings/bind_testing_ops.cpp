@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -18,9 +19,8 @@ namespace {
 
 using RawWeight = std::pair<std::string, Array<std::uint8_t>>;  // type name, raw [N, row bytes]
 
-// A weight [N, K]; `raw` must stay alive as long as the result.
-std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, std::int32_t k,
-                                    WeightUse use = WeightUse::kProducts) {
+// The rows [N, K] as they would lie in a file.
+TensorView view_of(const RawWeight& raw, std::int32_t k) {
   const DType dtype = parse_dtype(raw.first);
   const auto cols = static_cast<std::size_t>(k);
   const DTypeInfo& info = dtype_info(dtype);
@@ -34,7 +34,24 @@ std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, s
   view.shape = {static_cast<std::size_t>(raw.second.shape(0)), cols};
   view.data = reinterpret_cast<const std::byte*>(raw.second.data());
   view.bytes = static_cast<std::size_t>(raw.second.size());
-  return op.ops().load_weight(view, use);
+  return view;
+}
+
+// A weight [N, K]; `raw` must stay alive as long as the result.
+std::unique_ptr<Weight> load_weight(const OpBackend& op, const RawWeight& raw, std::int32_t k,
+                                    WeightUse use = WeightUse::kProducts) {
+  return op.ops().load_weight(view_of(raw, k), use);
+}
+
+// A stack of `matrices` equal parts of the rows.
+std::unique_ptr<Weight> load_stack(const OpBackend& op, const RawWeight& raw, std::size_t matrices,
+                                   std::int32_t k) {
+  TensorView view = view_of(raw, k);
+  if (view.shape[0] % matrices != 0) {
+    throw InvalidArgument(str(view.shape[0], " rows of ", matrices, " matrices"));
+  }
+  view.shape = {matrices, view.shape[0] / matrices, view.shape[1]};
+  return op.ops().load_weight(view, WeightUse::kProducts);
 }
 
 // A key/value cache in a backend's memory.
@@ -318,6 +335,57 @@ Array<float> gated_mlp(const OpBackend& op, const Array<float>& x, const RawWeig
   return out.numpy({x.shape(0), x.shape(1)});
 }
 
+Activation parse_activation(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "clamped_swiglu") return Activation::kClampedSwiglu;
+  throw InvalidArgument(str("unknown activation '", name, "'"));
+}
+
+// x [P, M, E]: passes of one shape, through run_recorded. Biases: none, or of router, gate, up and
+// down. Returns what they gave, and the recordings.
+py::tuple expert_mlp(const OpBackend& op, const Array<float>& x, const RawWeight& router,
+                     const RawWeight& gate, const RawWeight& up, const RawWeight& down,
+                     std::int32_t used, bool softmax_of_used, const std::string& activation,
+                     const std::vector<Array<float>>& biases) {
+  check_shape("x", x, {-1, -1, -1});
+  const std::int32_t rows = dim(x, 1), width = dim(x, 2);
+  const auto router_weight = load_weight(op, router, width);
+  const std::size_t experts = router_weight->rows();
+  const auto gate_weight = load_stack(op, gate, experts, width),
+             up_weight = load_stack(op, up, experts, width);
+  const auto down_weight =
+      load_stack(op, down, experts, static_cast<std::int32_t>(up_weight->rows()));
+  ExpertWeights weights;
+  weights.router = router_weight.get();
+  weights.mlp = {gate_weight.get(), up_weight.get(), down_weight.get(),
+                 parse_activation(activation)};
+  weights.used = used;
+  weights.softmax_of_used = softmax_of_used;
+  std::vector<std::unique_ptr<Floats>> held;
+  const float** const places[] = {&weights.router_bias, &weights.mlp.gate_bias,
+                                  &weights.mlp.up_bias, &weights.mlp.down_bias};
+  for (std::size_t i = 0; i < biases.size() && i < std::size(places); ++i) {
+    held.push_back(std::make_unique<Floats>(op, biases[i]));
+    *places[i] = held.back()->data();
+  }
+  const auto count = static_cast<std::size_t>(rows * width);
+  const Floats in(op, count), result(op, count);
+  Array<float> out({x.shape(0), x.shape(1), x.shape(2)});
+  const auto workspace = op.ops().make_workspace();
+  const std::int64_t key[] = {rows};
+  for (py::ssize_t i = 0; i < x.shape(0); ++i) {
+    op.ops().upload_in_order(*workspace, in.data(), x.data(i, 0, 0), count * sizeof(float));
+    op.ops().run_recorded(*workspace, key, [&] {
+      op.ops().expert_mlp(*workspace, rows, in.data(), weights, result.data());
+      return true;
+    });
+    op.ops().download(*workspace, out.mutable_data(i, 0, 0), result.data(), count * sizeof(float));
+  }
+  const RecordingCounts counts = workspace->recordings();
+  return py::make_tuple(out, std::pair(counts.recorded, counts.repeated));
+}
+
 Array<float> add(const OpBackend& op, const Array<float>& x, const Array<float>& y) {
   check_shape("x", x, {-1});
   check_shape("y", y, {x.shape(0)});
@@ -385,6 +453,10 @@ void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls) {
       .def("norm_then_matmul", norm_then_matmul, py::arg("x"), py::arg("gain"), py::arg("dtype"),
            py::arg("raw"), py::arg("change"))
       .def("gated_mlp", gated_mlp, py::arg("x"), py::arg("gate"), py::arg("up"), py::arg("down"))
+      .def("expert_mlp", expert_mlp, py::arg("x"), py::arg("router"), py::arg("gate"),
+           py::arg("up"), py::arg("down"), py::kw_only(), py::arg("used"),
+           py::arg("softmax_of_used") = false, py::arg("activation") = "silu",
+           py::arg("biases") = std::vector<Array<float>>())
       .def("add", add, py::arg("x"), py::arg("y"))
       .def("copy_rows", copy_rows, py::arg("x"), py::arg("x_first"), py::arg("out"),
            py::arg("out_first"), py::arg("cols"))

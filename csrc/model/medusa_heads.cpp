@@ -114,10 +114,18 @@ MedusaPass::MedusaPass(const MedusaHeads& heads)
   logits_ = backend.allocate(count * static_cast<std::size_t>(columns_) * sizeof(float));
 }
 
-// h = norm(hidden); of each head: x = h; x += silu(W x + b) for its blocks; logits = output x
 void MedusaPass::run(std::int32_t count) {
   SPECDEC_CHECK(count >= 0 && count <= heads_.config().heads, count, " heads of ",
                 heads_.config().heads);
+  const std::int64_t key[] = {count};
+  heads_.target().backend().run_recorded(*workspace_, key, [&] {
+    run_heads(count);
+    return true;
+  });
+}
+
+// h = norm(hidden); of each head: x = h; x += silu(W x + b) for its blocks; logits = output x
+void MedusaPass::run_heads(std::int32_t count) {
   const Model& target = heads_.target();
   const Backend& backend = target.backend();
   const std::int32_t width = heads_.config().width;

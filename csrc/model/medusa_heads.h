@@ -69,8 +69,11 @@ class MedusaPass {
   const float* logits(std::int32_t i);
   std::int32_t columns() const { return columns_; }
   std::size_t bytes() const;
+  RecordingCounts recordings() const { return workspace_->recordings(); }
 
  private:
+  void run_heads(std::int32_t count);
+
   const MedusaHeads& heads_;
   std::unique_ptr<Workspace> workspace_;
   std::int32_t columns_;            // of a row of logits

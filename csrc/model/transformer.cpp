@@ -106,9 +106,8 @@ class ForwardPass {
       return true;
     };
     if (cancel != nullptr && cancel->is_set()) return false;
-    // Kept states go to another backend from here; which experts run is known to the host only.
-    const bool waits = (!last && !options_.capture.empty()) || config_.experts.count > 0;
-    if (waits) return body();
+    // Kept states go to another backend from here.
+    if (!last && !options_.capture.empty()) return body();
     std::vector<std::int64_t> key = {acts_[i].generation(), logit_rows_,
                                      static_cast<std::int64_t>(layers.size())};
     key.insert(key.end(), layers.begin(), layers.end());

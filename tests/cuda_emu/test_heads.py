@@ -45,6 +45,10 @@ def test_heads_draft_the_same_and_change_nothing(paths: list[Path], kind: str, m
         else:
             drafter = _core.EagleDrafter(_core.EagleHead.load(str(paths[2]), model), 128, "f16", 6)
         found.append(run(model, PROMPT, [drafter], n_ctx=128, **fields))
+        if kind == "medusa" and device == CUDA_DEVICE:
+            recorded, repeated = _core.testing.recordings(drafter)
+            assert recorded > 0
+            assert repeated > 0
     assert found[0].tokens == found[1].tokens
     assert found[0].stats["drafted"] == found[1].stats["drafted"] > 0
     assert found[0].stats["accepted"] == found[1].stats["accepted"] > 0

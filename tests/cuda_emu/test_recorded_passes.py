@@ -69,8 +69,29 @@ def test_other_families(make_model: Callable[..., Path], family: str) -> None:
     fields = {**GREEDY, "max_tokens": 80}
     on_device, (_, repeated) = text(load(path, "cuda_emu"), [], **fields)
     assert on_device == text(load(path), [], **fields)[0]
-    # The host waits for a router's choice, so a mixture is not recorded.
-    assert (repeated > 0) == (family != "qwen2moe")
+    assert repeated > 0
+
+
+@pytest.mark.parametrize("family", ["qwen3moe", "mixtral", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["chain", "tree", "lookup"])
+def test_mixtures_with_drafters(make_model: Callable[..., Path], family: str, kind: str) -> None:
+    """The rows of a recorded verify pass go to other experts each time."""
+    path = make_model(family=family, dtype="q8_0", layers=2, seed=3)
+    fields = {**FILTERED, "max_tokens": 48, "seed": 7}
+    found = []
+    for device in ("cuda_emu", "cpu"):
+        model = load(path, device)
+        if kind == "lookup":
+            drafter = _core.SuffixDrafter(6, 1, 8, 3, 0.01)
+        else:
+            branches = 2 if kind == "tree" else 0
+            drafter = _core.DraftModelDrafter(model, 256, "f16", 4, branches=branches)
+        found.append(text(model, [drafter], **fields))
+    plain = text(load(path), [], **fields)
+    assert found[0][0] == found[1][0] == plain[0]
+    recorded, repeated = found[0][1]
+    assert recorded > 0
+    assert repeated > 0
 
 
 def test_a_text_begun_anew_on_recorded_passes(make_model: Callable[..., Path]) -> None:

@@ -50,7 +50,7 @@ void CudaBackend::begin_pass(Workspace& workspace, const Pass& pass) const {
   std::vector<std::size_t> places;
   ws.segments.clear();
   ws.segments_key.clear();
-  bool recordable = pass.rows > 0 && pass.rows <= kSplitRows;
+  ws.recordable = pass.rows > 0 && pass.rows <= kSplitRows;
   for (std::int32_t i = 0; i < pass.segment_count; ++i) {
     const Segment& segment = pass.segments[i];
     places.push_back(host.size());
@@ -69,7 +69,6 @@ void CudaBackend::begin_pass(Workspace& workspace, const Pass& pass) const {
                            {segment.rows, segment.is_chain ? 1 : 0, chunks,
                             address(segment.cache.keys), address(segment.cache.values)});
   }
-  if (!recordable) ws.segments_key.clear();
   int* device = ws.get<int>(Area::kPass, host.size());
   ws.send(device, host.data(), host.size() * sizeof(int));
   for (std::size_t i = 0; i < places.size(); ++i) {

@@ -65,7 +65,6 @@ std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) const {
 
 std::unique_ptr<Weight> CudaBackend::load_weight(const TensorView& source, WeightUse use) const {
   select_device(device_);
-  if (source.matrices() > 1) return std::make_unique<DeviceWeightStack>(source);
   return std::make_unique<DeviceWeight>(source, use);
 }
 
@@ -102,7 +101,7 @@ void CudaBackend::order(Workspace& earlier, Workspace& later) const {
 bool CudaBackend::run_recorded(Workspace& workspace, std::span<const std::int64_t> key,
                                const std::function<bool()>& body) const {
   CudaWorkspace& ws = use(workspace);
-  if (ws.segments_key.empty()) return body();
+  if (!ws.recordable) return body();
   RecordedPasses::Key whole = ws.segments_key;
   whole.push_back(ws.generation());
   whole.insert(whole.end(), key.begin(), key.end());

@@ -30,12 +30,14 @@ enum class Area : int {
   kActScales,
   kActHalves,
   kArranged,  // an input of float products
-  kGate,      // hidden rows of an MLP
+  kGate,      // hidden features of an MLP
   kUp,
   kExpertLogits,  // a mixture: router logits, the experts of each row, their weights
   kExpertIds,
   kExpertWeights,
-  kExpertInput,  // rows by expert, and what the experts made of them
+  kExpertParts,  // the columns of the experts, see Columns; what the experts made of them
+  kExpertSources,
+  kExpertPlaces,
   kExpertOutput,
   kKeys,  // k and v of a pass before rotation and storing
   kValues,
@@ -88,8 +90,8 @@ class CudaWorkspace final : public Workspace {
     return static_cast<T*>(grow(area, count * sizeof(T)));
   }
 
-  // Room for rows [rows, cols] as int8; valid until the next call.
-  ActivationView activations(int rows, std::size_t cols);
+  // Room for columns [count, cols] as int8; valid until the next call.
+  ActivationView activations(int count, std::size_t cols);
 
   // What a norm leaves, `leave_prepared` as its last act, is for the next operation alone: any
   // other may write to x.
@@ -117,9 +119,10 @@ class CudaWorkspace final : public Workspace {
                   pass.segment_count);
   }
 
-  // The segments of the pass, and what of them a recording depends on; empty: not recorded.
+  // The segments of the pass, and what of them a recording depends on: nothing where there is none.
   std::vector<SegmentOnDevice> segments;
   RecordedPasses::Key segments_key;
+  bool recordable = true;
 
  private:
   void* grow(Area area, std::size_t bytes);
@@ -212,9 +215,9 @@ class CudaBackend final : public Backend {
  private:
   // The workspace at the start of an operation, its device made that of the calling thread.
   CudaWorkspace& use(Workspace& workspace) const;
-  // One MLP of a stack, of any kind.
-  void run_mlp(CudaWorkspace& ws, std::int32_t rows, const float* x, const MlpWeights& weights,
-               std::size_t matrix, float* out) const;
+  // Each column through the MLP of its matrix, without the bias of down. out [columns, E]
+  void run_mlps(CudaWorkspace& ws, const Columns& columns, const float* x,
+                const MlpWeights& weights, float* out) const;
 
   std::string name_;
   int device_;

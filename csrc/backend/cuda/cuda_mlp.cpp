@@ -1,10 +1,11 @@
-// Feed-forward blocks other than the plain gated one: biases, other activations, mixtures of
-// experts. A mixture runs its experts one after the other, each over the rows that chose it; the
-// host learns from the device which these are.
+// Feed-forward blocks: one MLP, or a mixture of experts, which is many MLPs over parts of the rows.
+// Which parts is known to the device only: launches are sized for whatever the rows may choose, and
+// thread blocks without work leave at once.
 #include <algorithm>
 #include <array>
-#include <vector>
+#include <span>
 
+#include "backend/cuda/block_decode.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/product_input.h"
 #include "backend/expert_rule.h"
@@ -13,92 +14,82 @@
 namespace specdec::cuda {
 namespace {
 
-const float* part_of(const float* bias, std::size_t matrix, std::size_t size) {
-  return bias == nullptr ? nullptr : bias + matrix * size;
-}
-
-// The turns [rows, used] of a pass with their experts, ordered by expert, then by row.
-struct Turns {
-  std::vector<int> slots;   // of each turn, its place in that order
-  std::vector<int> counts;  // of each expert
-};
-
-Turns order_turns(const std::vector<int>& ids, std::size_t experts) {
-  Turns turns{std::vector<int>(ids.size()), std::vector<int>(experts, 0)};
-  for (const int id : ids) ++turns.counts[static_cast<std::size_t>(id)];
-  std::vector<int> next(experts, 0);
-  for (std::size_t e = 1; e < experts; ++e) next[e] = next[e - 1] + turns.counts[e - 1];
-  for (std::size_t turn = 0; turn < ids.size(); ++turn) {
-    turns.slots[turn] = next[static_cast<std::size_t>(ids[turn])]++;
-  }
-  return turns;
+// The columns of `rows` rows that go to `used` of `experts` experts each: room for the largest
+// case. Of an expert they fill up an octet; no more experts than turns have any.
+Columns columns_of_mixture(int rows, int used, int experts) {
+  const int turns = rows * used, parts = std::min(turns, experts);
+  const int padded = std::min(turns + (kOctet - 1) * parts, octets_of(rows) * kOctet * parts);
+  return {octets_of(padded) * kOctet, rows, parts};
 }
 
 }  // namespace
 
-void CudaBackend::run_mlp(CudaWorkspace& ws, std::int32_t rows, const float* x,
-                          const MlpWeights& weights, std::size_t matrix, float* out) const {
-  const Weight &up_weight = matrix_of(*weights.up, matrix),
-               &down = matrix_of(*weights.down, matrix);
-  const auto ffn = static_cast<int>(up_weight.rows()), width = static_cast<int>(down.rows());
-  const std::int64_t count = static_cast<std::int64_t>(rows) * ffn;
-  float* up = ws.get<float>(Area::kUp, static_cast<std::size_t>(count));  // [M, F]
-  const auto add = [&](const float* bias, int cols, float* to) {
-    if (bias == nullptr) return;
-    queue_add_bias(ws.stream(), rows, cols, to,
-                   part_of(bias, matrix, static_cast<std::size_t>(cols)));
-  };
-  ProductInput input(ws, rows, x, uploads_);
-  float* gate = nullptr;
-  if (weights.gate != nullptr) {
-    gate = ws.get<float>(Area::kGate, static_cast<std::size_t>(count));
-    input.multiply(
-        std::array{Product{&matrix_of(*weights.gate, matrix), gate}, Product{&up_weight, up}});
-    add(weights.gate_bias, ffn, gate);
+void CudaBackend::run_mlps(CudaWorkspace& ws, const Columns& columns, const float* x,
+                           const MlpWeights& weights, float* out) const {
+  SPECDEC_CHECK(weights.gate != nullptr || weights.activation == Activation::kGelu,
+                "an MLP without a gate is GELU's");
+  const std::size_t features = weights.up->rows();
+  const std::size_t count = static_cast<std::size_t>(columns.count) * features;
+  float* up = ws.get<float>(Area::kUp, count);  // [columns, F]
+  float* gate = weights.gate == nullptr ? nullptr : ws.get<float>(Area::kGate, count);
+  const std::array inputs{Product{weights.up, up}, Product{weights.gate, gate}};
+  ProductInput(ws, columns, x, uploads_).multiply(std::span(inputs).first(gate == nullptr ? 1 : 2));
+  const Hidden hidden{weights.activation, gate, weights.gate_bias, up, weights.up_bias};
+  const Product down{weights.down, out};
+  if (is_quantized(weights.down->dtype())) {
+    const ActivationView view = ws.activations(columns.count, features);
+    queue_activate_quantize(ws.stream(), columns, hidden, view);
+    ProductInput(ws, columns.in_place(), view).multiply({&down, 1});
   } else {
-    SPECDEC_CHECK(weights.activation == Activation::kGelu, "an MLP without a gate is GELU's");
-    input.multiply(std::array{Product{&up_weight, up}});
+    queue_activate(ws.stream(), columns, static_cast<int>(features), hidden, up);
+    ProductInput(ws, columns.in_place(), up, uploads_).multiply({&down, 1});
   }
-  add(weights.up_bias, ffn, up);
-  queue_activate(ws.stream(), weights.activation, count, gate, up);
-  ProductInput(ws, rows, up, uploads_).multiply(std::array{Product{&down, out}});
-  add(weights.down_bias, width, out);
+}
+
+void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float* x,
+                            const MlpWeights& weights, float* out) const {
+  CudaWorkspace& ws = use(workspace);
+  if (rows <= 0) return;
+  run_mlps(ws, columns_of(rows), x, weights, out);
+  if (weights.down_bias == nullptr) return;
+  queue_add_bias(ws.stream(), rows, static_cast<int>(weights.down->rows()), out, weights.down_bias);
 }
 
 void CudaBackend::expert_mlp(Workspace& workspace, std::int32_t rows, const float* x,
                              const ExpertWeights& weights, float* out) const {
   CudaWorkspace& ws = use(workspace);
   if (rows <= 0) return;
-  const auto m = static_cast<std::size_t>(rows), used = static_cast<std::size_t>(weights.used);
-  const std::size_t experts = weights.router->rows(), width = weights.router->cols();
-  SPECDEC_CHECK(used >= 1 && used <= experts && weights.mlp.up->matrices() == experts, used, " of ",
-                experts, " experts, weights of ", weights.mlp.up->matrices());
-  float* logits = ws.get<float>(Area::kExpertLogits, m * experts);
-  matmul(ws, rows, x, *weights.router, logits);
+  const auto experts = static_cast<int>(weights.router->rows());
+  const auto width = static_cast<int>(weights.router->cols());
+  const int used = weights.used;
+  SPECDEC_CHECK(used >= 1 && used <= experts && experts <= kMaxExperts &&
+                    weights.mlp.up->matrices() == weights.router->rows(),
+                used, " of ", experts, " experts, weights of ", weights.mlp.up->matrices());
+  const auto turns = static_cast<std::size_t>(rows) * static_cast<std::size_t>(used);
+  float* logits = ws.get<float>(Area::kExpertLogits, static_cast<std::size_t>(rows * experts));
+  ProductInput(ws, columns_of(rows), x, uploads_)
+      .multiply(std::array{Product{weights.router, logits}});
   if (weights.router_bias != nullptr) {
-    queue_add_bias(ws.stream(), rows, static_cast<int>(experts), logits, weights.router_bias);
+    queue_add_bias(ws.stream(), rows, experts, logits, weights.router_bias);
   }
-  int* ids = ws.get<int>(Area::kExpertIds, m * used);
-  float* shares = ws.get<float>(Area::kExpertWeights, m * used);
-  queue_choose_experts(ws.stream(), rows, static_cast<int>(experts), weights.used,
-                       weights.softmax_of_used, weights.weight_scale, logits, ids, shares);
-  std::vector<int> host_ids(m * used);
-  ws.receive(host_ids.data(), ids, host_ids.size() * sizeof(int));
-  const Turns turns = order_turns(host_ids, experts);
-  int* slots = ids;  // has been read
-  ws.send(slots, turns.slots.data(), turns.slots.size() * sizeof(int));
-  float* input = ws.get<float>(Area::kExpertInput, m * used * width);
-  float* output = ws.get<float>(Area::kExpertOutput, m * used * width);
-  queue_scatter_rows(ws.stream(), static_cast<int>(m * used), weights.used, static_cast<int>(width),
-                     x, slots, input);
-  std::size_t first = 0;
-  for (std::size_t e = 0; e < experts; ++e) {
-    if (turns.counts[e] == 0) continue;
-    run_mlp(ws, turns.counts[e], input + first * width, weights.mlp, e, output + first * width);
-    first += static_cast<std::size_t>(turns.counts[e]);
-  }
-  queue_combine_rows(ws.stream(), rows, weights.used, static_cast<int>(width), output, slots,
-                     shares, out);
+  int* ids = ws.get<int>(Area::kExpertIds, turns);
+  float* shares = ws.get<float>(Area::kExpertWeights, turns);
+  queue_choose_experts(ws.stream(), rows, experts, used, weights.softmax_of_used,
+                       weights.weight_scale, logits, ids, shares);
+
+  Columns columns = columns_of_mixture(rows, used, experts);
+  const auto count = static_cast<std::size_t>(columns.count);
+  auto* parts = ws.get<MatrixColumns>(Area::kExpertParts, static_cast<std::size_t>(columns.parts));
+  auto* sources = ws.get<ExpertColumn>(Area::kExpertSources, count);
+  int* places = ws.get<int>(Area::kExpertPlaces, turns);
+  columns.matrices = parts;
+  columns.sources = sources;
+  queue_share_out(ws.stream(), static_cast<int>(turns), used, experts, ids, columns, parts, sources,
+                  places);
+  float* outputs = ws.get<float>(Area::kExpertOutput, count * static_cast<std::size_t>(width));
+  run_mlps(ws, columns, x, weights.mlp, outputs);
+  queue_combine_experts(ws.stream(), rows, used, width, outputs, places, ids, shares,
+                        weights.mlp.down_bias, out);
 }
 
 }  // namespace specdec::cuda

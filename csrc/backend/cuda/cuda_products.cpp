@@ -33,8 +33,8 @@ void bias_and_norm(CudaWorkspace& ws, int rows, const QkvWeights& weights,
 
 }  // namespace
 
-ActivationView CudaWorkspace::activations(int rows, std::size_t cols) {
-  const std::size_t columns = static_cast<std::size_t>(octets_of(rows)) * kOctet;
+ActivationView CudaWorkspace::activations(int count, std::size_t cols) {
+  const std::size_t columns = static_cast<std::size_t>(octets_of(count)) * kOctet;
   const std::size_t blocks = cols / kBlockValues;
   return {get<std::int8_t>(Area::kActValues, columns * cols),
           get<ColumnScales>(Area::kActScales, columns * blocks),
@@ -56,32 +56,8 @@ void CudaBackend::rms_norm(Workspace& workspace, std::int32_t rows, std::int32_t
 void CudaBackend::matmul(Workspace& workspace, std::int32_t rows, const float* x,
                          const Weight& weight, float* out) const {
   CudaWorkspace& ws = use(workspace);
-  if (rows > 0) ProductInput(ws, rows, x, uploads_).multiply(std::array{Product{&weight, out}});
-}
-
-void CudaBackend::gated_mlp(Workspace& workspace, std::int32_t rows, const float* x,
-                            const MlpWeights& weights, float* out) const {
-  CudaWorkspace& ws = use(workspace);
-  if (rows <= 0) return;
-  const bool biased =
-      weights.gate_bias != nullptr || weights.up_bias != nullptr || weights.down_bias != nullptr;
-  if (weights.activation != Activation::kSilu || weights.gate == nullptr || biased) {
-    return run_mlp(ws, rows, x, weights, 0, out);
-  }
-  const std::size_t width = weights.gate->rows(), count = static_cast<std::size_t>(rows) * width;
-  float* gate = ws.get<float>(Area::kGate, count);  // [M, F]
-  float* up = ws.get<float>(Area::kUp, count);
-  ProductInput(ws, rows, x, uploads_)
-      .multiply(std::array{Product{weights.gate, gate}, Product{weights.up, up}});
-  const Product down{weights.down, out};
-  if (is_quantized(weights.down->dtype())) {
-    const ActivationView hidden = ws.activations(rows, width);
-    queue_silu_mul_quantize(ws.stream(), rows, gate, up, hidden);
-    ProductInput(ws, rows, hidden).multiply({&down, 1});
-  } else {
-    queue_silu_mul(ws.stream(), static_cast<std::int64_t>(count), gate, up);
-    ProductInput(ws, rows, gate, uploads_).multiply({&down, 1});
-  }
+  if (rows > 0)
+    ProductInput(ws, columns_of(rows), x, uploads_).multiply(std::array{Product{&weight, out}});
 }
 
 void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::int32_t layer,
@@ -93,7 +69,7 @@ void CudaBackend::qkv_rope_store(Workspace& workspace, const Pass& pass, std::in
   const std::size_t kv_width = weights.k->rows();  // Hkv * D
   float* keys = ws.get<float>(Area::kKeys, static_cast<std::size_t>(pass.rows) * kv_width);
   float* values = ws.get<float>(Area::kValues, static_cast<std::size_t>(pass.rows) * kv_width);
-  ProductInput(ws, pass.rows, x, uploads_)
+  ProductInput(ws, columns_of(pass.rows), x, uploads_)
       .multiply(std::array{Product{weights.q, q_out}, Product{weights.k, keys},
                            Product{weights.v, values}});
   bias_and_norm(ws, pass.rows, weights, shape, q_out, keys, values);

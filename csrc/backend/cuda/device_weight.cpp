@@ -158,11 +158,12 @@ struct StagedGroups {
 DeviceWeight::DeviceWeight(const TensorView& source, WeightUse use)
     : dtype_(source.dtype),
       use_(use),
-      rows_(source.rows()),
+      matrices_(source.matrices()),
+      rows_(source.rows() / matrices_),
       cols_(source.cols()),
       row_bytes_(row_bytes(source.dtype, source.cols())) {
-  SPECDEC_CHECK(source.bytes == rows_ * row_bytes_, "tensor ", source.name, " of ", source.bytes,
-                " bytes");
+  SPECDEC_CHECK(source.bytes == source.rows() * row_bytes_, "tensor ", source.name, " of ",
+                source.bytes, " bytes");
   if (is_quantized(dtype_)) {
     pack_quantized(source.data);
   } else {
@@ -197,71 +198,71 @@ void DeviceWeight::pack_quantized(const std::byte* source) {
   const GroupSizes sizes(type_layout(dtype_), blocks);
   scales_at_ = align_up(groups * sizes.planes);
   headers_at_ = align_up(scales_at_ + groups * sizes.scales);
-  reserve(headers_at_ + groups * sizes.headers);
+  stride_ = align_up(headers_at_ + groups * sizes.headers);
+  reserve(matrices_ * stride_);
   const std::size_t at_once = std::max<std::size_t>(1, kStageBytes / sizes.planes);
-  for (std::size_t first = 0; first < groups; first += at_once) {
-    const std::size_t count = std::min(at_once, groups - first);
-    StagedGroups staged(sizes, count);
-    const std::size_t first_row = first * kGroupRows;
-    const std::size_t rows = std::min(count * kGroupRows, rows_ - first_row);
-    for (std::size_t row = 0; row < rows; ++row) {
-      staged.put_row(dtype_, sizes, row, blocks, source + (first_row + row) * row_bytes_);
+  for (std::size_t matrix = 0; matrix < matrices_; ++matrix, source += rows_ * row_bytes_) {
+    const std::size_t at = matrix * stride_;
+    for (std::size_t first = 0; first < groups; first += at_once) {
+      const std::size_t count = std::min(at_once, groups - first);
+      StagedGroups staged(sizes, count);
+      const std::size_t first_row = first * kGroupRows;
+      const std::size_t rows = std::min(count * kGroupRows, rows_ - first_row);
+      for (std::size_t row = 0; row < rows; ++row) {
+        staged.put_row(dtype_, sizes, row, blocks, source + (first_row + row) * row_bytes_);
+      }
+      write(at + first * sizes.planes, staged.planes);
+      write(at + scales_at_ + first * sizes.scales, staged.scales);
+      write(at + headers_at_ + first * sizes.headers, staged.headers);
     }
-    write(first * sizes.planes, staged.planes);
-    write(scales_at_ + first * sizes.scales, staged.scales);
-    write(headers_at_ + first * sizes.headers, staged.headers);
+  }
+}
+
+// A row of the file in the order of FloatView.
+void DeviceWeight::arrange_row(const std::byte* row, std::uint8_t* out) const {
+  const std::size_t value_bytes = dtype_info(dtype_).block_bytes;
+  const auto per_lane = static_cast<std::size_t>(values_per_lane(value_bytes));
+  const std::size_t run_values = kVirtualLanes * per_lane;
+  for (std::size_t k = 0; k < cols_; ++k) {
+    const std::size_t run = k / run_values, lane = k % kVirtualLanes;
+    const std::size_t step = k % run_values / kVirtualLanes;
+    const std::size_t to = run * run_values + lane * per_lane + step;
+    std::memcpy(out + to * value_bytes, row + k * value_bytes, value_bytes);
   }
 }
 
 void DeviceWeight::pack_floats(const std::byte* source) {
-  const std::size_t value_bytes = dtype_info(dtype_).block_bytes;
-  const auto per_lane = static_cast<std::size_t>(values_per_lane(value_bytes));
-  const auto runs =
-      static_cast<std::size_t>(runs_of(static_cast<int>(cols_), static_cast<int>(per_lane)));
-  const std::size_t run_values = kVirtualLanes * per_lane,
-                    packed_row = runs * run_values * value_bytes;
+  const int per_lane = values_per_lane(dtype_info(dtype_).block_bytes);
+  // 16 bytes of each lane
+  const auto packed_row =
+      static_cast<std::size_t>(runs_of(static_cast<int>(cols_), per_lane) * kVirtualLanes * 16);
   const std::size_t padded = (rows_ + kFloatRows - 1) / kFloatRows * kFloatRows;
-  reserve(padded * packed_row);
+  stride_ = padded * packed_row;
+  reserve(matrices_ * stride_);
   const std::size_t at_once = std::max<std::size_t>(1, kStageBytes / packed_row);
-  for (std::size_t first = 0; first < padded; first += at_once) {
-    const std::size_t count = std::min(at_once, padded - first);
-    std::vector<std::uint8_t> staged(count * packed_row);
-    for (std::size_t i = 0; i < count && first + i < rows_; ++i) {
-      const std::byte* row = source + (first + i) * row_bytes_;
-      for (std::size_t k = 0; k < cols_; ++k) {
-        const std::size_t run = k / run_values, lane = k % kVirtualLanes;
-        const std::size_t step = k % run_values / kVirtualLanes;
-        const std::size_t to = run * run_values + lane * per_lane + step;
-        std::memcpy(staged.data() + i * packed_row + to * value_bytes, row + k * value_bytes,
-                    value_bytes);
+  for (std::size_t matrix = 0; matrix < matrices_; ++matrix, source += rows_ * row_bytes_) {
+    for (std::size_t first = 0; first < padded; first += at_once) {
+      const std::size_t count = std::min(at_once, padded - first);
+      std::vector<std::uint8_t> staged(count * packed_row);
+      for (std::size_t i = 0; i < count && first + i < rows_; ++i) {
+        arrange_row(source + (first + i) * row_bytes_, staged.data() + i * packed_row);
       }
+      write(matrix * stride_ + first * packed_row, staged);
     }
-    write(first * packed_row, staged);
   }
-}
-
-DeviceWeightStack::DeviceWeightStack(const TensorView& source) {
-  SPECDEC_CHECK(source.shape.size() == 3, "a stack of ", source.shape.size(), " dimensions");
-  for (std::size_t i = 0; i < source.shape.front(); ++i) {
-    TensorView one = source.slice(i, 1);
-    one.shape.erase(one.shape.begin());
-    matrices_.push_back(std::make_unique<DeviceWeight>(one, WeightUse::kProducts));
-  }
-}
-
-std::size_t DeviceWeightStack::bytes() const {
-  std::size_t sum = 0;
-  for (const auto& matrix : matrices_) sum += matrix->bytes();
-  return sum;
 }
 
 QuantizedView DeviceWeight::quantized() const {
-  return {base(), base() + scales_at_, base() + headers_at_, static_cast<int>(rows_),
-          static_cast<int>(cols_ / kBlockValues)};
+  return {base(),
+          base() + scales_at_,
+          base() + headers_at_,
+          static_cast<int>(rows_),
+          static_cast<int>(cols_ / kBlockValues),
+          stride_};
 }
 
 FloatView DeviceWeight::floats() const {
-  return {base(), static_cast<int>(rows_), static_cast<int>(cols_)};
+  return {base(), static_cast<int>(rows_), static_cast<int>(cols_), stride_};
 }
 
 }  // namespace specdec::cuda

@@ -32,16 +32,18 @@ std::span<const Product> of_one_type(std::span<const Product> products) {
 
 }  // namespace
 
-ProductInput::ProductInput(CudaWorkspace& ws, int rows, const float* x, std::uint64_t uploads)
-    : ws_(ws), rows_(rows), x_(x) {
+ProductInput::ProductInput(CudaWorkspace& ws, const Columns& columns, const float* x,
+                           std::uint64_t uploads)
+    : ws_(ws), columns_(columns), x_(x) {
   const PreparedInput& prepared = ws.prepared();
-  if (prepared.x == x && prepared.rows == rows && prepared.uploads == uploads) {
+  if (prepared.x == x && prepared.rows == columns.count && columns.sources == nullptr &&
+      prepared.uploads == uploads) {
     quantized_ = prepared.view;
   }
 }
 
-ProductInput::ProductInput(CudaWorkspace& ws, int rows, const ActivationView& x)
-    : ws_(ws), rows_(rows), quantized_(x) {}
+ProductInput::ProductInput(CudaWorkspace& ws, const Columns& columns, const ActivationView& x)
+    : ws_(ws), columns_(columns), quantized_(x) {}
 
 void ProductInput::multiply(std::span<const Product> products) {
   while (!products.empty()) {
@@ -51,12 +53,13 @@ void ProductInput::multiply(std::span<const Product> products) {
     if (!is_quantized(dtype)) {
       const int per_lane = values_per_lane(dtype_info(dtype).block_bytes);
       queue_multiply_float(ws_.stream(), dtype, joined<FloatView>(now), arranged(cols, per_lane),
-                           rows_);
-    } else if (rows_ <= kFewColumns) {
-      queue_multiply_few(ws_.stream(), dtype, joined<QuantizedView>(now), quantized(cols), rows_);
+                           columns_);
+    } else if (columns_.most <= kFewColumns) {
+      queue_multiply_few(ws_.stream(), dtype, joined<QuantizedView>(now), quantized(cols),
+                         columns_);
     } else {
       queue_multiply_tensor(ws_.stream(), dtype, joined<QuantizedView>(now), quantized(cols),
-                            rows_);
+                            columns_);
     }
     products = products.subspan(now.size());
   }
@@ -66,8 +69,8 @@ const ActivationView& ProductInput::quantized(std::size_t cols) {
   if (static_cast<std::size_t>(quantized_.blocks) * kBlockValues == cols) return quantized_;
   SPECDEC_CHECK(x_ != nullptr, "int8 activations of ", quantized_.blocks, " blocks for ", cols,
                 " columns");
-  quantized_ = ws_.activations(rows_, cols);
-  queue_quantize(ws_.stream(), rows_, x_, quantized_);
+  quantized_ = ws_.activations(columns_.count, cols);
+  queue_quantize(ws_.stream(), columns_, x_, quantized_);
   return quantized_;
 }
 
@@ -76,8 +79,8 @@ const float* ProductInput::arranged(std::size_t cols, int per_lane) {
   SPECDEC_CHECK(x_ != nullptr, "int8 activations for float weights");
   const auto k = static_cast<int>(cols);
   const auto padded = static_cast<std::size_t>(runs_of(k, per_lane) * kVirtualLanes * per_lane);
-  float* out = ws_.get<float>(Area::kArranged, static_cast<std::size_t>(rows_) * padded);
-  queue_arrange(ws_.stream(), rows_, k, per_lane, x_, out);
+  float* out = ws_.get<float>(Area::kArranged, static_cast<std::size_t>(columns_.count) * padded);
+  queue_arrange(ws_.stream(), columns_, k, per_lane, x_, out);
   per_lane_ = per_lane;
   arranged_ = out;
   return out;

@@ -10,18 +10,18 @@
 namespace specdec::cuda {
 
 struct Product {
-  const Weight* weight;  // [N, K], a DeviceWeight
-  float* out;            // [rows, N]
+  const Weight* weight;  // [N, K] or [X, N, K], a DeviceWeight
+  float* out;            // [columns, N]
 };
 
-// The input x [rows, K] of products: as int8, or arranged as float weights lie; made when first
-// needed.
+// The input of products, the rows of x [rows, K] that the columns take: as int8, or arranged as
+// float weights lie; made when first needed.
 class ProductInput {
  public:
   // Takes what the operation before has left of x. uploads: CudaBackend's count of them
-  ProductInput(CudaWorkspace& ws, int rows, const float* x, std::uint64_t uploads);
+  ProductInput(CudaWorkspace& ws, const Columns& columns, const float* x, std::uint64_t uploads);
   // For quantised weights alone.
-  ProductInput(CudaWorkspace& ws, int rows, const ActivationView& x);
+  ProductInput(CudaWorkspace& ws, const Columns& columns, const ActivationView& x);
 
   // outs = x W^T. Neighbours of one type go in one launch; all have the same K.
   void multiply(std::span<const Product> products);
@@ -31,7 +31,7 @@ class ProductInput {
   const float* arranged(std::size_t cols, int per_lane);
 
   CudaWorkspace& ws_;
-  int rows_;
+  Columns columns_;
   const float* x_ = nullptr;
   ActivationView quantized_;
   int per_lane_ = 0;  // of arranged_

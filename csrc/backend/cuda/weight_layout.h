@@ -96,21 +96,32 @@ constexpr int header_bytes(Scales scales) {
   }
 }
 
-// The regions of one matrix, as kernels get them.
+// The regions of one matrix, as kernels get them; of a stack, those of the first.
 struct QuantizedView {
   const std::uint8_t* planes = nullptr;
   const std::uint8_t* scales = nullptr;
   const std::uint8_t* headers = nullptr;
-  int rows = 0;    // N
-  int blocks = 0;  // K / 32
+  int rows = 0;            // N
+  int blocks = 0;          // K / 32
+  std::size_t stride = 0;  // bytes from a matrix of the stack to the next
+
+  SPECDEC_HD QuantizedView matrix(int i) const {
+    const std::size_t at = static_cast<std::size_t>(i) * stride;
+    return {planes + at, scales + at, headers + at, rows, blocks, stride};
+  }
 };
 
 // Float weights: values of one of 16 virtual lanes (k = lane mod 16) stand together, kRun of them,
 // in 16 bytes: [N, runs, 16 lanes, values per lane]. K is filled up with zeros that are never used.
 struct FloatView {
   const std::uint8_t* data = nullptr;
-  int rows = 0;  // N, filled up to a multiple of kFloatRows in memory
-  int cols = 0;  // K
+  int rows = 0;            // N, filled up to a multiple of kFloatRows in memory
+  int cols = 0;            // K
+  std::size_t stride = 0;  // bytes from a matrix of a stack to the next
+
+  SPECDEC_HD FloatView matrix(int i) const {
+    return {data + static_cast<std::size_t>(i) * stride, rows, cols, stride};
+  }
 };
 inline constexpr int kVirtualLanes = 16;
 inline constexpr int kFloatRows = 16;
@@ -142,6 +153,11 @@ struct ActivationView {
   ColumnScales* scales = nullptr;  // [octets, K / 32, 8]
   ColumnHalves* halves = nullptr;  // [octets, K / 32, 8]
   int blocks = 0;                  // K / 32
+
+  // Where a block of a column lies, in blocks.
+  SPECDEC_HD std::size_t place(int column, int block) const {
+    return (static_cast<std::size_t>(column / kOctet) * blocks + block) * kOctet + column % kOctet;
+  }
 };
 // Bytes of one block of an octet.
 inline constexpr int kOctetValueBytes = kOctet * kBlockValues;
@@ -150,5 +166,46 @@ inline constexpr int kOctetScaleBytes = kOctet * static_cast<int>(sizeof(ColumnS
 SPECDEC_HD constexpr int octets_of(int columns) { return (columns + kOctet - 1) / kOctet; }
 // Where quad q of a block lies.
 SPECDEC_HD constexpr int quad_place(int q) { return q < 4 ? 2 * q : 2 * (q - 4) + 1; }
+
+// --- The columns of a launch of products, as they lie in activations ---
+
+// Columns [first, end) are multiplied by `matrix` of a stack; first is a multiple of kOctet, so
+// that they begin an octet.
+struct MatrixColumns {
+  int matrix = 0, first = 0, end = 0;
+};
+// What a column of a mixture holds: row `row` of the pass for `expert`; -1: it fills up an octet.
+struct ExpertColumn {
+  int row = -1, expert = -1;
+};
+
+// Either column i is row i of the pass, for the only matrix of a weight; or the pass's rows are
+// shared out to the matrices of stacks, as the device alone knows. Sizes are those of the largest
+// case then, so that a launch does not depend on what the rows chose.
+struct Columns {
+  int count = 0;  // in memory
+  int most = 0;   // of one matrix
+  int parts = 1;
+  const MatrixColumns* matrices = nullptr;  // [parts], those without columns last; null: one part
+  const ExpertColumn* sources = nullptr;    // [count], or null: column i is row i
+
+  // What a matrix can be expected to have: for the choice of a tile.
+  int likely() const {
+    const int mean = (count + parts - 1) / parts;
+    return mean < most ? mean : most;
+  }
+  // The same columns for what lies in their order already.
+  Columns in_place() const { return {count, most, parts, matrices, nullptr}; }
+};
+inline Columns columns_of(int rows) { return {rows, rows}; }
+
+SPECDEC_HD inline MatrixColumns part_of(const Columns& columns, int part) {
+  return columns.matrices == nullptr ? MatrixColumns{0, 0, columns.count} : columns.matrices[part];
+}
+// The row of x that a column takes, -1: none.
+SPECDEC_HD inline int source_row(const Columns& columns, int column) {
+  if (columns.sources != nullptr) return columns.sources[column].row;
+  return column < columns.count ? column : -1;
+}
 
 }  // namespace specdec::cuda

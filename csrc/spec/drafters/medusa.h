@@ -29,6 +29,7 @@ class MedusaDrafter final : public Drafter {
   void reset() override { seen_.clear(); }
   std::size_t weight_bytes() const override { return heads_->weight_bytes(); }
   std::size_t scratch_bytes() const override { return pass_.bytes() + weights_->bytes(); }
+  RecordingCounts recordings() const { return pass_.recordings(); }
 
  private:
   std::string name_ = "medusa";

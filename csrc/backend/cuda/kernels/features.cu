@@ -1,9 +1,6 @@
-// What some architectures have beside the operations of rows.cu: other norms and activations,
-// biases, caps, and the routing of a mixture of experts.
+// What some architectures have beside the operations of rows.cu: other norms, biases, caps.
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/launch.h"
-#include "backend/expert_rule.h"
-#include "core/error.h"
 #include "core/math.h"
 
 namespace specdec::cuda {
@@ -82,63 +79,6 @@ __global__ void __launch_bounds__(kThreads)
   x[i] = fmaf(y[i], share, x[i]);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    activate(Activation activation, std::int64_t count, const float* gate, float* up) {
-  const std::int64_t i = element();
-  if (i >= count) return;
-  const float u = up[i];
-  if (gate == nullptr) {
-    up[i] = gelu_f32(u);
-    return;
-  }
-  const float g = gate[i];
-  switch (activation) {
-    case Activation::kSilu:
-      up[i] = g / (1.0f + exp_f32(0.0f - g)) * u;
-      return;
-    case Activation::kGelu:
-      up[i] = gelu_f32(g) * u;
-      return;
-    case Activation::kClampedSwiglu:
-      up[i] = clamped_swiglu_f32(g, u);
-      return;
-  }
-}
-
-// One thread per row: a few hundred comparisons beside products of megabytes.
-__global__ void __launch_bounds__(kWarpLanes)
-    choose(int rows, int experts, int used, bool softmax_of_used, float scale, const float* logits,
-           int* ids, float* weights) {
-  const int row = static_cast<int>(blockIdx.x) * kWarpLanes + static_cast<int>(threadIdx.x);
-  if (row >= rows) return;
-  const std::size_t at = static_cast<std::size_t>(row) * used;
-  choose_experts(logits + static_cast<std::size_t>(row) * experts, experts, used, softmax_of_used,
-                 scale, ids + at, weights + at);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    scatter_rows(std::int64_t count, int used, int cols, const float* x, const int* slots,
-                 float* out) {
-  const std::int64_t i = element();
-  if (i >= count) return;
-  const std::int64_t turn = i / cols, k = i % cols;
-  out[static_cast<std::int64_t>(slots[turn]) * cols + k] = x[turn / used * cols + k];
-}
-
-__global__ void __launch_bounds__(kThreads)
-    combine_rows(std::int64_t count, int used, int cols, const float* y, const int* slots,
-                 const float* weights, float* out) {
-  const std::int64_t i = element();
-  if (i >= count) return;
-  const std::int64_t first = i / cols * used, k = i % cols;
-  float sum = 0.0f;
-  for (int j = 0; j < used; ++j) {
-    const std::int64_t slot = slots[first + j];
-    sum = fmaf(y[slot * cols + k], weights[first + j], sum);
-  }
-  out[i] = sum;
-}
-
 }  // namespace
 
 void queue_layer_norm(StreamHandle stream, int rows, int cols, const float* x, const float* gain,
@@ -169,32 +109,6 @@ void queue_add_gated(StreamHandle stream, int rows, int cols, float* x, const fl
                      const float* gate) {
   const std::int64_t count = static_cast<std::int64_t>(rows) * cols;
   launch("add_gated", add_gated, grid_for(count), kThreads, 0, stream, count, cols, x, y, gate);
-}
-
-void queue_activate(StreamHandle stream, Activation activation, std::int64_t count,
-                    const float* gate, float* up) {
-  launch("activate", activate, grid_for(count), kThreads, 0, stream, activation, count, gate, up);
-}
-
-void queue_choose_experts(StreamHandle stream, int rows, int experts, int used,
-                          bool softmax_of_used, float scale, const float* logits, int* ids,
-                          float* weights) {
-  launch("choose_experts", choose, {blocks_for(static_cast<std::size_t>(rows), kWarpLanes)},
-         kWarpLanes, 0, stream, rows, experts, used, softmax_of_used, scale, logits, ids, weights);
-}
-
-void queue_scatter_rows(StreamHandle stream, int turns, int used, int cols, const float* x,
-                        const int* slots, float* out) {
-  const std::int64_t count = static_cast<std::int64_t>(turns) * cols;
-  launch("scatter_rows", scatter_rows, grid_for(count), kThreads, 0, stream, count, used, cols, x,
-         slots, out);
-}
-
-void queue_combine_rows(StreamHandle stream, int rows, int used, int cols, const float* y,
-                        const int* slots, const float* weights, float* out) {
-  const std::int64_t count = static_cast<std::int64_t>(rows) * cols;
-  launch("combine_rows", combine_rows, grid_for(count), kThreads, 0, stream, count, used, cols, y,
-         slots, weights, out);
 }
 
 }  // namespace specdec::cuda

@@ -42,13 +42,9 @@ void queue_add_silu(StreamHandle stream, int rows, int cols, float* x, const flo
 // out[ids[i]] = logits[i], -infinity elsewhere. logits, ids [count], out [vocab]
 void queue_scatter(StreamHandle stream, int count, const float* logits, const int* ids, int vocab,
                    float* out);
-// gate = silu(gate) * up. [count]
-void queue_silu_mul(StreamHandle stream, std::int64_t count, float* gate, const float* up);
-// x [rows, 32 * out.blocks] as int8.
-void queue_quantize(StreamHandle stream, int rows, const float* x, const ActivationView& out);
-// The same of silu(gate) * up. gate, up [rows, 32 * out.blocks]
-void queue_silu_mul_quantize(StreamHandle stream, int rows, const float* gate, const float* up,
-                             const ActivationView& out);
+// The rows of x [rows, 32 * out.blocks] that the columns take, as int8.
+void queue_quantize(StreamHandle stream, const Columns& columns, const float* x,
+                    const ActivationView& out);
 
 // --- features.cu: what some architectures have beside the above ---
 
@@ -65,24 +61,45 @@ void queue_soft_cap(StreamHandle stream, std::int64_t count, float* x, float cap
 // x[i, k] = fma(y[i, k], 1 / (1 + exp(-gate[i])), x[i, k])
 void queue_add_gated(StreamHandle stream, int rows, int cols, float* x, const float* y,
                      const float* gate);
-// up = activation(gate, up); gate null: gelu(up). [count]
-void queue_activate(StreamHandle stream, Activation activation, std::int64_t count,
-                    const float* gate, float* up);
-// The experts of each row and their weights [rows, used]; logits [rows, experts]. See
-// expert_rule.h.
+
+// --- hidden.cu ---
+
+// What the products with gate and up gave, [columns, F] each; without a gate: gelu(up). Biases [F],
+// or [X, F] of a mixture; or null.
+struct Hidden {
+  Activation activation = Activation::kSilu;
+  const float* gate = nullptr;
+  const float* gate_bias = nullptr;
+  const float* up = nullptr;
+  const float* up_bias = nullptr;
+};
+// out [columns, F] = activation(gate + bias, up + bias), may be up; or as int8.
+void queue_activate(StreamHandle stream, const Columns& columns, int features, const Hidden& hidden,
+                    float* out);
+void queue_activate_quantize(StreamHandle stream, const Columns& columns, const Hidden& hidden,
+                             const ActivationView& out);
+
+// --- experts.cu ---
+
+// The experts of each row, by ascending id, and their weights [rows, used]; logits [rows, experts].
+// See expert_rule.h.
 void queue_choose_experts(StreamHandle stream, int rows, int experts, int used,
                           bool softmax_of_used, float scale, const float* logits, int* ids,
                           float* weights);
-// out[slots[turn]] = x[turn / used]. x [rows, cols], slots [rows, used]
-void queue_scatter_rows(StreamHandle stream, int turns, int used, int cols, const float* x,
-                        const int* slots, float* out);
-// out[i] = sum over j of weights[i, j] * y[slots[i, j]], a fused multiply-add each, from 0
-void queue_combine_rows(StreamHandle stream, int rows, int used, int cols, const float* y,
-                        const int* slots, const float* weights, float* out);
+// Shares the turns [rows, used] out to columns: what columns.matrices and columns.sources point to,
+// and the column of each turn. ids, places [turns]
+void queue_share_out(StreamHandle stream, int turns, int used, int experts, const int* ids,
+                     const Columns& columns, MatrixColumns* parts, ExpertColumn* sources,
+                     int* places);
+// out[i] = sum over j of weights[i, j] * (y[places[i, j]] + bias[ids[i, j]]), a fused multiply-add
+// each, from 0. y [columns, cols], bias [experts, cols] or null
+void queue_combine_experts(StreamHandle stream, int rows, int used, int cols, const float* y,
+                           const int* places, const int* ids, const float* weights,
+                           const float* bias, float* out);
 
-// --- products: out [M, N] = x W^T ---
+// --- products: out [columns, N] = x W^T, of each column with its matrix ---
 
-// Weights of one type and one K that multiply the same x, in one launch: outs[i] [M, N_i].
+// Weights of one type and one K that multiply the same x, in one launch: outs[i] [columns, N_i].
 template <class View>
 struct Products {
   static constexpr int kMost = 3;
@@ -93,18 +110,20 @@ struct Products {
 using QuantizedProducts = Products<QuantizedView>;
 using FloatProducts = Products<FloatView>;
 
-// matmul_few.cu: up to kFewColumns columns; matmul_tensor.cu: any number. The bits are the same.
+// matmul_few.cu: up to kFewColumns columns of a matrix; matmul_tensor.cu: any number. The bits are
+// the same.
 inline constexpr int kFewColumns = 2;
 void queue_multiply_few(StreamHandle stream, DType dtype, const QuantizedProducts& products,
-                        const ActivationView& x, int columns);
+                        const ActivationView& x, const Columns& columns);
 void queue_multiply_tensor(StreamHandle stream, DType dtype, const QuantizedProducts& products,
-                           const ActivationView& x, int columns);
+                           const ActivationView& x, const Columns& columns);
 
-// matmul_float.cu. x [rows, cols] in the order of the weights: arranged [rows, runs, 16, per_lane]
-void queue_arrange(StreamHandle stream, int rows, int cols, int per_lane, const float* x,
-                   float* arranged);
+// matmul_float.cu. The rows of x [rows, cols] that the columns take, in the order of the weights:
+// arranged [columns, runs, 16, per_lane]
+void queue_arrange(StreamHandle stream, const Columns& columns, int cols, int per_lane,
+                   const float* x, float* arranged);
 void queue_multiply_float(StreamHandle stream, DType dtype, const FloatProducts& products,
-                          const float* arranged, int columns);
+                          const float* arranged, const Columns& columns);
 
 // --- cache.cu ---
 

@@ -24,8 +24,8 @@ struct ColumnBlock {
   unsigned word[8];
 };
 __device__ __forceinline__ ColumnBlock load_column(const ActivationView& x, int column, int block) {
-  const auto* quads = reinterpret_cast<const uint4*>(
-      x.values + (static_cast<std::size_t>(block) * kOctet + column) * kBlockValues);
+  const auto* quads =
+      reinterpret_cast<const uint4*>(x.values + x.place(column, block) * kBlockValues);
   const uint4 low = quads[0], high = quads[1];
   return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
@@ -61,10 +61,10 @@ __device__ __forceinline__ void multiply_block(const std::uint8_t* group, int b,
   }
 }
 
-// The chain of row `lane` and `column` over the `count` blocks from `first` on, whose results lie
-// behind each other.
+// The chain of row `lane` and `column` of x over the `count` blocks from `first` on, whose results
+// lie behind each other; number: the column's among them.
 template <class F>
-__device__ __forceinline__ float add_stage(float acc, const float* results, int stride,
+__device__ __forceinline__ float add_stage(float acc, const float* results, int number, int stride,
                                            const ActivationView& x, int column, int first,
                                            int count) {
   const int lane = lane_of_warp();
@@ -78,21 +78,25 @@ __device__ __forceinline__ float add_stage(float acc, const float* results, int 
     for (int part = 0; part < F::kParts; ++part) {
       d[part] = block[part * kGroupRows];
       if constexpr (F::kMins) m[part] = block[(F::kParts + part) * kGroupRows];
-      dots[part] = block[(F::kParts * (kFields + column) + part) * kGroupRows];
+      dots[part] = block[(F::kParts * (kFields + number) + part) * kGroupRows];
     }
-    const std::size_t at = static_cast<std::size_t>(first + b) * kOctet + column;
+    const std::size_t at = x.place(column, first + b);
     acc = add_block<F>(acc, d, m, dots, load_terms<F>(x.scales + at, x.halves + at));
   }
   return acc;
 }
 
-// grid: the groups of all products. x: columns <= kFewColumns, in one octet; out [columns, N]
+// grid: (the groups of all products, parts of the columns). x: up to kFewColumns columns of each
+// matrix; out [columns, N]
 template <class F>
 __global__ void __launch_bounds__(kThreads)
-    multiply_few(QuantizedProducts products, ActivationView x, int columns, int stages) {
+    multiply_few(QuantizedProducts products, ActivationView x, Columns all, int stages) {
   using Group = StagedGroup<F, kStageBlocks, kThreads>;
   SPECDEC_DYNAMIC_SHARED(std::uint8_t, shared);  // stages, then results [2, blocks of a stage]
-  const auto part = find_part(products, static_cast<int>(blockIdx.x), kGroupRows);
+  const MatrixColumns mine = part_of(all, static_cast<int>(blockIdx.y));
+  const int columns = mine.end - mine.first;
+  if (columns == 0) return;  // the whole block
+  const auto part = find_part(products, mine.matrix, static_cast<int>(blockIdx.x), kGroupRows);
   const QuantizedView& w = part.weight;
   const int warp = warp_of_block(), stride = result_floats<F>(columns);
   auto* results = reinterpret_cast<float*>(shared + stages * Group::kBytes);
@@ -118,14 +122,14 @@ __global__ void __launch_bounds__(kThreads)
     ColumnBlock column[kFewColumns];
 #pragma unroll
     for (int c = 0; c < kFewColumns; ++c) {
-      if (works && c < columns) column[c] = load_column(x, c, block);
+      if (works && c < columns) column[c] = load_column(x, mine.first + c, block);
     }
     copy_async_wait(stages - 2);
     __syncthreads();  // stage s is there, the results of s - 1 are, and stage s - 1 is free
     copy_stage(s + stages - 1);
     if (s > 0 && warp < columns) {
-      acc = add_stage<F>(acc, results + (s - 1) % 2 * kStageBlocks * stride, stride, x, warp,
-                         (s - 1) * kStageBlocks, blocks_in(s - 1));
+      acc = add_stage<F>(acc, results + (s - 1) % 2 * kStageBlocks * stride, warp, stride, x,
+                         mine.first + warp, (s - 1) * kStageBlocks, blocks_in(s - 1));
     }
     if (works) {
       multiply_block<F>(shared + slot * Group::kBytes, warp, column, columns,
@@ -135,20 +139,21 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int row = part.block * kGroupRows + lane_of_warp();
   if (warp < columns && row < w.rows) {
-    part.out[static_cast<std::size_t>(warp) * w.rows + row] = acc;
+    part.out[static_cast<std::size_t>(mine.first + warp) * w.rows + row] = acc;
   }
 }
 
 }  // namespace
 
 void queue_multiply_few(StreamHandle stream, DType dtype, const QuantizedProducts& products,
-                        const ActivationView& x, int columns) {
+                        const ActivationView& x, const Columns& columns) {
   with_format(dtype, [&]<class F>() {
     constexpr int kStageBytes = StagedGroup<F, kStageBlocks, kThreads>::kBytes;
     const int result_bytes =
-        2 * kStageBlocks * result_floats<F>(columns) * static_cast<int>(sizeof(float));
+        2 * kStageBlocks * result_floats<F>(columns.most) * static_cast<int>(sizeof(float));
     const int stages = stages_that_fit(kStageBytes, result_bytes);
-    launch("multiply_few", multiply_few<F>, {total_blocks(products, kGroupRows)}, kThreads,
+    launch("multiply_few", multiply_few<F>,
+           {total_blocks(products, kGroupRows), static_cast<unsigned>(columns.parts)}, kThreads,
            static_cast<std::size_t>(stages * kStageBytes + result_bytes), stream, products, x,
            columns, stages);
   });

@@ -92,20 +92,24 @@ struct HalfWarp {
   int lane, first_row, first_column;
 };
 template <class T>
-__device__ __forceinline__ HalfWarp place_of_half_warp(int row_block, int column_block) {
+__device__ __forceinline__ HalfWarp place_of_half_warp(int row_block, int first_column) {
   const int half = static_cast<int>(threadIdx.x) / kVirtualLanes;
   return {static_cast<int>(threadIdx.x) % kVirtualLanes,
           row_block * T::kBlockRows + half % T::kRowHalves * T::kRows,
-          column_block * T::kBlockColumns + half / T::kRowHalves * T::kColumns};
+          first_column + half / T::kRowHalves * T::kColumns};
 }
 
-// grid: (tiles of columns, blocks of rows of all products). x: arranged; out [columns, N]
+// grid: (tiles of a matrix's columns, blocks of rows of all products, parts of the columns). x:
+// arranged; out [columns, N]
 template <class W, class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
-    multiply_float(FloatProducts products, const float* x, int columns) {
-  const auto part = find_part(products, static_cast<int>(blockIdx.y), T::kBlockRows);
+    multiply_float(FloatProducts products, const float* x, Columns all) {
+  const MatrixColumns mine = part_of(all, static_cast<int>(blockIdx.z));
+  const int first_column = mine.first + static_cast<int>(blockIdx.x) * T::kBlockColumns;
+  if (first_column >= mine.end) return;  // the whole block
+  const auto part = find_part(products, mine.matrix, static_cast<int>(blockIdx.y), T::kBlockRows);
   const FloatView& w = part.weight;
-  const HalfWarp at = place_of_half_warp<T>(part.block, static_cast<int>(blockIdx.x));
+  const HalfWarp at = place_of_half_warp<T>(part.block, first_column);
   const int runs = runs_of(w.cols, W::kPerLane);
   const int steps = (w.cols + kVirtualLanes - 1) / kVirtualLanes, full = steps / W::kPerLane;
   constexpr int kRunValues = kVirtualLanes * W::kPerLane;
@@ -120,7 +124,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   }
   const std::size_t stride = static_cast<std::size_t>(runs) * kRunValues;
   x += at.first_column * stride + at.lane * W::kPerLane;
-  const int left = columns - at.first_column;
+  const int left = mine.end - at.first_column;
   float acc[T::kRows][T::kColumns] = {};
   for (int first = 0; first < full; first += T::kAhead) {
     uint4 raw[T::kAhead][T::kRows];
@@ -157,49 +161,54 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 }
 
 template <class W, class T>
-void launch_tile(StreamHandle stream, const FloatProducts& products, const float* x, int columns) {
-  const Grid grid{blocks_for(static_cast<std::size_t>(columns), T::kBlockColumns),
-                  total_blocks(products, T::kBlockRows), 1};
+void launch_tile(StreamHandle stream, const FloatProducts& products, const float* x,
+                 const Columns& columns) {
+  const Grid grid{blocks_for(static_cast<std::size_t>(columns.most), T::kBlockColumns),
+                  total_blocks(products, T::kBlockRows), static_cast<unsigned>(columns.parts)};
   launch("multiply_float", multiply_float<W, T>, grid, T::kThreads, 0, stream, products, x,
          columns);
 }
 
 template <class W>
 void launch_multiply(StreamHandle stream, const FloatProducts& products, const float* x,
-                     int columns) {
-  if (columns == 1) return launch_tile<W, NarrowTile<1>>(stream, products, x, columns);
-  if (columns <= 4) return launch_tile<W, NarrowTile<4>>(stream, products, x, columns);
-  if (columns <= 8) return launch_tile<W, NarrowTile<8>>(stream, products, x, columns);
-  if (columns <= 16) return launch_tile<W, NarrowTile<16>>(stream, products, x, columns);
+                     const Columns& columns) {
+  const int likely = columns.likely();
+  if (likely == 1) return launch_tile<W, NarrowTile<1>>(stream, products, x, columns);
+  if (likely <= 4) return launch_tile<W, NarrowTile<4>>(stream, products, x, columns);
+  if (likely <= 8) return launch_tile<W, NarrowTile<8>>(stream, products, x, columns);
+  if (likely <= 16) return launch_tile<W, NarrowTile<16>>(stream, products, x, columns);
   launch_tile<W, WideTile>(stream, products, x, columns);
 }
 
 constexpr int kArrangeThreads = 256;
 
-// arranged[i, run, lane, step] = x[i, (run * per_lane + step) * 16 + lane], 0 beyond K
-__global__ void arrange(int rows, int cols, int per_lane, const float* x, float* arranged) {
+// arranged[i, run, lane, step] = x[row, (run * per_lane + step) * 16 + lane] of the row that column
+// i takes, 0 beyond K and without one
+__global__ void arrange(Columns columns, int cols, int per_lane, const float* x, float* arranged) {
   const int run_values = kVirtualLanes * per_lane;
   const int padded = runs_of(cols, per_lane) * run_values;
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kArrangeThreads + threadIdx.x;
-  if (i >= static_cast<std::int64_t>(rows) * padded) return;
-  const int row = static_cast<int>(i / padded), at = static_cast<int>(i % padded);
+  if (i >= static_cast<std::int64_t>(columns.count) * padded) return;
+  const int row = source_row(columns, static_cast<int>(i / padded));
+  const int at = static_cast<int>(i % padded);
   const int run = at / run_values, lane = at % run_values / per_lane, step = at % per_lane;
   const int k = (run * per_lane + step) * kVirtualLanes + lane;
-  arranged[i] = k < cols ? x[static_cast<std::size_t>(row) * cols + k] : 0.0f;
+  arranged[i] = row >= 0 && k < cols ? x[static_cast<std::size_t>(row) * cols + k] : 0.0f;
 }
 
 }  // namespace
 
-void queue_arrange(StreamHandle stream, int rows, int cols, int per_lane, const float* x,
-                   float* arranged) {
+void queue_arrange(StreamHandle stream, const Columns& columns, int cols, int per_lane,
+                   const float* x, float* arranged) {
   const std::size_t padded =
       static_cast<std::size_t>(runs_of(cols, per_lane)) * kVirtualLanes * per_lane;
-  launch("arrange", arrange, {blocks_for(padded * rows, kArrangeThreads)}, kArrangeThreads, 0,
-         stream, rows, cols, per_lane, x, arranged);
+  launch("arrange", arrange,
+         {blocks_for(padded * static_cast<std::size_t>(columns.count), kArrangeThreads)},
+         kArrangeThreads, 0, stream, columns, cols, per_lane, x, arranged);
 }
 
 void queue_multiply_float(StreamHandle stream, DType dtype, const FloatProducts& products,
-                          const float* arranged, int columns) {
+                          const float* arranged, const Columns& columns) {
   switch (dtype) {
     case DType::kF32:
       return launch_multiply<WeightF32>(stream, products, arranged, columns);

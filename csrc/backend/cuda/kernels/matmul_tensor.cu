@@ -222,7 +222,7 @@ __device__ __forceinline__ void copy_stage(const ProductPart<QuantizedView>& par
 
 // out [columns, N]: the tile of this warp. first: the first column and row of the tile
 template <class T>
-__device__ __forceinline__ void store_tile(const Sums<T>& acc, int first_column, int columns,
+__device__ __forceinline__ void store_tile(const Sums<T>& acc, int first_column, int end_column,
                                            int first_row, int rows, float* out) {
   const int lane = lane_of_warp();
 #pragma unroll
@@ -233,7 +233,7 @@ __device__ __forceinline__ void store_tile(const Sums<T>& acc, int first_column,
       for (int i = 0; i < kPlaces<T>; ++i) {
         const int column = first_column + (2 * pair + i / 2) * kOctet + lane / 4;
         const int row = first_row + r * kTileRows + 2 * (lane % 4) + i % 2;
-        if (column < columns && row < rows) {
+        if (column < end_column && row < rows) {
           out[static_cast<std::size_t>(column) * rows + row] = acc[r][pair][i];
         }
       }
@@ -241,20 +241,23 @@ __device__ __forceinline__ void store_tile(const Sums<T>& acc, int first_column,
   }
 }
 
-// grid: (tiles of columns, blocks of all products): neighbours share their weights. block: the
-// warps of `groups` groups. x [columns, K], out [columns, N]
+// grid: (tiles of a matrix's columns, blocks of all products, parts of the columns): neighbours
+// share their weights. block: the warps of `groups` groups. x [columns, K], out [columns, N]
 template <class F, class T>
 __global__ void __launch_bounds__(kWarpLanes* kGroupWarps<T>* static_cast<int>(T::kMaxGroups),
                                   T::kBlocksPerSm)
-    multiply_tensor(QuantizedProducts products, ActivationView x, int columns, int groups,
+    multiply_tensor(QuantizedProducts products, ActivationView x, Columns all, int groups,
                     int stages) {
   using S = Stage<F, T>;
   SPECDEC_DYNAMIC_SHARED(std::uint8_t, shared);  // stages, then a table of scales for each warp
-  const auto part = find_part(products, static_cast<int>(blockIdx.y), groups * kGroupRows);
-  const int first_octet = static_cast<int>(blockIdx.x) * T::kOctets;
-  const int octets_left = octets_of(columns) - first_octet;
+  const MatrixColumns mine = part_of(all, static_cast<int>(blockIdx.z));
+  const int first_octet = mine.first / kOctet + static_cast<int>(blockIdx.x) * T::kOctets;
+  const int octets_left = octets_of(mine.end) - first_octet;
+  if (octets_left <= 0) return;  // the whole block
+  const auto part =
+      find_part(products, mine.matrix, static_cast<int>(blockIdx.y), groups * kGroupRows);
   const int octets = octets_left < T::kOctets ? octets_left : T::kOctets;
-  const int most = octets_of(columns) < T::kOctets ? octets_of(columns) : T::kOctets;
+  const int most = octets_of(all.most) < T::kOctets ? octets_of(all.most) : T::kOctets;
   const int stage_bytes = S::bytes(groups, most);
   const int warp = warp_of_block(), group = warp / kGroupWarps<T>;
   const int first_row = warp % kGroupWarps<T> * kWarpRows<T>;  // in the group
@@ -295,7 +298,7 @@ __global__ void __launch_bounds__(kWarpLanes* kGroupWarps<T>* static_cast<int>(T
     __syncwarp();  // before the table is written again
     slot = next_slot(slot, stages);
   }
-  store_tile<T>(acc, first_octet * kOctet, columns,
+  store_tile<T>(acc, first_octet * kOctet, mine.end,
                 (part.block * groups + group) * kGroupRows + first_row, part.weight.rows, part.out);
 }
 
@@ -304,17 +307,18 @@ constexpr std::size_t kManyBlocks = 512;
 
 template <class F, class T>
 void launch_tensor(StreamHandle stream, const QuantizedProducts& products, const ActivationView& x,
-                   int columns) {
-  const unsigned tiles = blocks_for(static_cast<std::size_t>(octets_of(columns)), T::kOctets);
+                   const Columns& columns) {
+  const unsigned tiles = blocks_for(static_cast<std::size_t>(octets_of(columns.most)), T::kOctets);
+  const auto parts = static_cast<unsigned>(columns.parts);
   const bool many =
-      static_cast<std::size_t>(tiles) * total_blocks(products, kGroupRows) >= kManyBlocks;
+      static_cast<std::size_t>(tiles) * total_blocks(products, kGroupRows) * parts >= kManyBlocks;
   const int groups = many ? T::kMaxGroups : 1, warps = groups * kGroupWarps<T>;
-  const int octets = std::min(octets_of(columns), T::kOctets);
+  const int octets = std::min(octets_of(columns.most), T::kOctets);
   const int stage_bytes = Stage<F, T>::bytes(groups, octets);
   const int table_bytes = warps * kTableFloats<F, T> * static_cast<int>(sizeof(float));
   const int stages = stages_that_fit(stage_bytes, table_bytes);
   launch("multiply_tensor", multiply_tensor<F, T>,
-         {tiles, total_blocks(products, groups * kGroupRows), 1}, warps * kWarpLanes,
+         {tiles, total_blocks(products, groups * kGroupRows), parts}, warps * kWarpLanes,
          static_cast<std::size_t>(stages * stage_bytes + table_bytes), stream, products, x, columns,
          groups, stages);
 }
@@ -322,11 +326,11 @@ void launch_tensor(StreamHandle stream, const QuantizedProducts& products, const
 }  // namespace
 
 void queue_multiply_tensor(StreamHandle stream, DType dtype, const QuantizedProducts& products,
-                           const ActivationView& x, int columns) {
+                           const ActivationView& x, const Columns& columns) {
   with_format(dtype, [&]<class F>() {
-    if (columns <= kOctet) {
+    if (columns.likely() <= kOctet) {
       launch_tensor<F, Narrow<1>>(stream, products, x, columns);
-    } else if (columns <= 2 * kOctet) {
+    } else if (columns.likely() <= 2 * kOctet) {
       launch_tensor<F, Narrow<2>>(stream, products, x, columns);
     } else {
       launch_tensor<F, Wide>(stream, products, x, columns);

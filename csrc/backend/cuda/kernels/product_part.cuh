@@ -1,4 +1,4 @@
-// Which of a launch's weights a thread block works on.
+// Which of a launch's weights, and which columns, a thread block works on.
 #pragma once
 
 #include "backend/cuda/device_code.h"
@@ -7,7 +7,7 @@
 
 namespace specdec::cuda {
 
-// A weight, and which of its thread blocks this is.
+// A matrix, and which of its thread blocks this is.
 template <class View>
 struct ProductPart {
   View weight;
@@ -20,9 +20,10 @@ SPECDEC_HD constexpr int row_blocks(int rows, int rows_per_block) {
   return (rows + rows_per_block - 1) / rows_per_block;
 }
 
+// matrix: of each weight's stack
 template <class View>
-__device__ __forceinline__ ProductPart<View> find_part(const Products<View>& all, int block,
-                                                       int rows_per_block) {
+__device__ __forceinline__ ProductPart<View> find_part(const Products<View>& all, int matrix,
+                                                       int block, int rows_per_block) {
   ProductPart<View> part = {all.weights[0], all.outs[0], block};
   int at = 0;
 #pragma unroll
@@ -33,6 +34,7 @@ __device__ __forceinline__ ProductPart<View> find_part(const Products<View>& all
       at = i;
     }
   }
+  part.weight = part.weight.matrix(matrix);
   return part;
 }
 

@@ -1,4 +1,4 @@
-// Norms, element-wise operations, and the same with their results as the input of a product.
+// Norms and element-wise operations; rows as the int8 input of a product.
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/quantize.cuh"
 #include "backend/cuda/launch.h"
@@ -84,47 +84,17 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) out[ids[i]] = logits[i];
 }
 
-// silu(g) = g / (1 + exp(-g))
-__device__ __forceinline__ float gated(float g, float up) {
-  return g / (1.0f + exp_f32(0.0f - g)) * up;
-}
 __global__ void __launch_bounds__(kThreads)
-    silu_mul(std::int64_t count, float* gate, const float* up) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) gate[i] = gated(gate[i], up[i]);
-}
-
-// One warp per block of 32 of `out`, whose columns behind `rows` become zero.
-struct BlockPlace {
-  int row, block;
-  std::size_t at;  // of this lane's value in [rows, K]
-};
-__device__ __forceinline__ BlockPlace place_of_warp(const ActivationView& out) {
-  const std::size_t warp =
-      static_cast<std::size_t>(blockIdx.x) * (kThreads / kWarpLanes) + warp_of_block();
-  const auto row = static_cast<int>(warp / out.blocks), block = static_cast<int>(warp % out.blocks);
-  return {row, block, warp * kBlockValues + lane_of_warp()};
-}
-__global__ void __launch_bounds__(kThreads) quantize(int rows, const float* x, ActivationView out) {
-  const BlockPlace to = place_of_warp(out);
-  if (to.row >= octets_of(rows) * kOctet) return;  // whole warps
-  store_quantized(out, to.row, to.block, to.row < rows ? x[to.at] : 0.0f);
-}
-__global__ void __launch_bounds__(kThreads)
-    silu_mul_quantize(int rows, const float* gate, const float* up, ActivationView out) {
-  const BlockPlace to = place_of_warp(out);
-  if (to.row >= octets_of(rows) * kOctet) return;
-  store_quantized(out, to.row, to.block, to.row < rows ? gated(gate[to.at], up[to.at]) : 0.0f);
+    quantize(Columns columns, const float* x, ActivationView out) {
+  const BlockPlace to = place_of_warp(out, kThreads);
+  if (to.column >= padded_columns(columns)) return;  // whole warps
+  const int row = source_row(columns, to.column);
+  store_quantized(out, to.column, to.block, row < 0 ? 0.0f : x[to.value_of(row, out)]);
 }
 
 Grid grid_for(std::int64_t count) {
   return {blocks_for(static_cast<std::size_t>(count), kThreads)};
 }
-// A warp for every block of 32.
-Grid grid_for(int rows, const ActivationView& out) {
-  return grid_for(static_cast<std::int64_t>(octets_of(rows)) * kOctet * out.blocks * kBlockValues);
-}
-
 }  // namespace
 
 void queue_rms_norm(StreamHandle stream, int rows, int cols, const float* x, const float* gain,
@@ -158,18 +128,10 @@ void queue_scatter(StreamHandle stream, int count, const float* logits, const in
   launch("scatter", scatter, grid_for(count), kThreads, 0, stream, count, logits, ids, out);
 }
 
-void queue_silu_mul(StreamHandle stream, std::int64_t count, float* gate, const float* up) {
-  launch("silu_mul", silu_mul, grid_for(count), kThreads, 0, stream, count, gate, up);
-}
-
-void queue_quantize(StreamHandle stream, int rows, const float* x, const ActivationView& out) {
-  launch("quantize", quantize, grid_for(rows, out), kThreads, 0, stream, rows, x, out);
-}
-
-void queue_silu_mul_quantize(StreamHandle stream, int rows, const float* gate, const float* up,
-                             const ActivationView& out) {
-  launch("silu_mul_quantize", silu_mul_quantize, grid_for(rows, out), kThreads, 0, stream, rows,
-         gate, up, out);
+void queue_quantize(StreamHandle stream, const Columns& columns, const float* x,
+                    const ActivationView& out) {
+  launch("quantize", quantize, {warp_blocks(columns, out, kThreads)}, kThreads, 0, stream, columns,
+         x, out);
 }
 
 }  // namespace specdec::cuda
