@@ -26,13 +26,21 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "gpu-check"
 KERNEL_TESTS = [
     "tests/cuda_emu/test_dense_ops.py",
+    "tests/cuda_emu/test_expert_ops.py",
     "tests/cuda_emu/test_cache_ops.py",
     "tests/cuda_emu/test_sampling_ops.py",
 ]
-ENGINE_TESTS = ["tests/cuda_emu/test_engine.py", "tests/cuda_emu/test_heads.py"]
+ENGINE_TESTS = [
+    "tests/cuda_emu/test_engine.py",
+    "tests/cuda_emu/test_heads.py",
+    "tests/cuda_emu/test_recorded_passes.py",
+]
 # For compute-sanitizer, which makes a kernel some hundred times slower: every kernel once.
-FEW = "(37-256 and (Q4_K or Q6_K or F16)) or tree-64 or test_walks or all-True or gated_mlp"
-SHAPES = ["8b:q4_k_m", "1b:q4_k_m", "1b:q8_0", "1b:f16"]
+FEW = (
+    "(37-256 and (Q4_K or Q6_K or F16)) or tree-64 or test_walks or all-True or gated_mlp"
+    " or (several_types and 5-types)"
+)
+SHAPES = ["8b:q4_k_m", "1b:q4_k_m", "1b:q8_0", "1b:f16", "moe:q4_k"]
 _SELF_TEST = "import json, sys; from specdec_native import _core; " + (
     "print(json.dumps(_core.testing.cuda_self_test(sys.argv[1])))"
 )

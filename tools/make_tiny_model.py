@@ -348,7 +348,7 @@ def make_shaped_model(
 
     Args:
         path: The file to write.
-        preset: "1b" (as Llama 3.2 1B) or "8b" (as Llama 3.1 8B).
+        preset: A name in `PRESETS`.
         dtype: Type of all matrices; any that `random_blocks` knows.
         layers: Fewer or more layers; None: as many as the big model has.
         tensor_dtypes: Exceptions, as in `TinyConfig`.
@@ -361,14 +361,21 @@ def make_shaped_model(
     shape = PRESETS[preset]
     count = layers or shape.layers
     same = ("width", "heads", "kv_heads", "head_dim", "ffn", "context", "tied", "rope_base")
+    family = "qwen3moe" if shape.experts else "llama"
+    keys = {"vocab_size": shape.vocab}
+    if shape.experts:
+        keys["expert_count"] = shape.experts
+        keys["expert_used_count"] = shape.experts_used
     config = TinyConfig(
         **{name: getattr(shape, name) for name in same},
+        family=family,
+        expert_ffn=shape.ffn,
         layers=count,
-        rope_scaling="llama3",
+        rope_scaling="none" if shape.experts else "llama3",
         pre="llama-bpe",
         metadata={
             "general.name": f"random weights, shape of {preset}, {count} layers",
-            "llama.vocab_size": shape.vocab,
+            **{f"{family}.{key}": value for key, value in keys.items()},
         },
     )
     tokens, types, merges = _vocabulary(config)

@@ -12,7 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ _PATTERN_BYTES = 1 << 20  # of one that repeats itself
 
 @dataclass(frozen=True)
 class Preset:
-    """The shape of a known model."""
+    """The shape of a known model: a Llama, or with experts a Qwen3Moe."""
 
     layers: int
     width: int
@@ -44,12 +44,20 @@ class Preset:
     context: int = 131072
     rope_base: float = 500000.0
     rope_original_context: int = 8192
+    experts: int = 0  # each of `ffn` features
+    experts_used: int = 0
 
 
+_OLMOE = Preset(16, 2048, 16, 16, 128, 1024, tied=False, rope_factor=1.0, vocab=50304)
 PRESETS = {
     "tiny": Preset(2, 256, 4, 2, 64, 512, tied=False, rope_factor=8.0, vocab=512),  # for dry runs
+    "tiny-moe": Preset(
+        2, 256, 4, 2, 64, 256, tied=False, rope_factor=8.0, vocab=512, experts=6, experts_used=2
+    ),
     "1b": Preset(16, 2048, 32, 8, 64, 8192, tied=True, rope_factor=32.0),  # as Llama 3.2 1B
     "8b": Preset(32, 4096, 32, 8, 128, 14336, tied=False, rope_factor=8.0),  # as Llama 3.1 8B
+    "moe": replace(_OLMOE, experts=64, experts_used=8),  # as OLMoE 1B-7B
+    "moe-token": replace(_OLMOE, ffn=8 * 1024),  # dense, with what a token of "moe" reads
 }
 
 
@@ -58,11 +66,21 @@ class _Tensor:
     """One tensor to write: random if `std` is given, else `values`."""
 
     name: str
-    rows: int
+    rows: int  # of all matrices of a stack
     cols: int
     qtype: GGMLQuantizationType
     std: float = 0.0
     values: NDArray[np.float32] | None = None
+    stack: int = 0  # matrices, if it is a stack
+
+    @property
+    def stored_shape(self) -> list[int]:
+        """Stored bytes as the shape, as the writer wants it for blocks of another type."""
+        if self.values is not None:
+            return [self.cols]
+        if self.stack:
+            return [self.stack, self.rows // self.stack, self.row_bytes]
+        return [self.rows, self.row_bytes]
 
     @property
     def row_bytes(self) -> int:
@@ -105,18 +123,20 @@ def _llama3_factors(preset: Preset) -> NDArray[np.float32]:
 def _tensors(
     preset: Preset, layers: int, dtype: str, exceptions: Mapping[str, str]
 ) -> Iterator[_Tensor]:
-    def matrix(name: str, rows: int, cols: int, std: float) -> _Tensor:
+    def matrix(name: str, rows: int, cols: int, std: float, stack: int = 0) -> _Tensor:
         chosen = dtype
         for pattern, exception in exceptions.items():
             if re.search(pattern, name):
                 chosen = exception
-        return _Tensor(name, rows, cols, GGMLQuantizationType[chosen.upper()], std)
+        qtype = GGMLQuantizationType[chosen.upper()]
+        return _Tensor(name, max(1, stack) * rows, cols, qtype, std, stack=stack)
 
     width, ones = preset.width, np.ones(preset.width, np.float32)
     attention, kv_width = preset.heads * preset.head_dim, preset.kv_heads * preset.head_dim
     unit = 1.0 / math.sqrt(width)
     yield matrix("token_embd.weight", preset.vocab, width, 0.04)
-    yield _vector("rope_freqs.weight", _llama3_factors(preset))
+    if not preset.experts:
+        yield _vector("rope_freqs.weight", _llama3_factors(preset))
     for layer in range(layers):
         prefix = f"blk.{layer}."
         yield _vector(prefix + "attn_norm.weight", ones)
@@ -125,9 +145,18 @@ def _tensors(
         yield matrix(prefix + "attn_v.weight", kv_width, width, unit)
         yield matrix(prefix + "attn_output.weight", width, attention, attention**-0.5)
         yield _vector(prefix + "ffn_norm.weight", ones)
-        yield matrix(prefix + "ffn_gate.weight", preset.ffn, width, unit)
-        yield matrix(prefix + "ffn_up.weight", preset.ffn, width, unit)
-        yield matrix(prefix + "ffn_down.weight", width, preset.ffn, preset.ffn**-0.5)
+        suffix = ".weight"
+        if preset.experts:
+            head_ones = np.ones(preset.head_dim, np.float32)
+            yield _vector(prefix + "attn_q_norm.weight", head_ones)
+            yield _vector(prefix + "attn_k_norm.weight", head_ones)
+            router, kind = prefix + "ffn_gate_inp.weight", GGMLQuantizationType.F32
+            yield _Tensor(router, preset.experts, width, kind, 2.0 * unit)
+            suffix = "_exps.weight"
+        for name in ("ffn_gate", "ffn_up"):
+            yield matrix(prefix + name + suffix, preset.ffn, width, unit, preset.experts)
+        down_std = preset.ffn**-0.5
+        yield matrix(prefix + "ffn_down" + suffix, width, preset.ffn, down_std, preset.experts)
     yield _vector("output_norm.weight", ones)
     if not preset.tied:
         yield matrix("output.weight", preset.vocab, width, 0.04)
@@ -182,12 +211,10 @@ def write_shaped_model(
     for key, value in metadata.items():
         writer.add_key_value(key, value.value, value.type, value.sub_type)
     for one in tensors:
-        # Stored bytes as the shape, as the writer wants it for blocks of another type.
         size = one.rows * one.row_bytes
-        shape = [one.cols] if one.values is not None else [one.rows, one.row_bytes]
         kind = np.dtype(np.float32 if one.values is not None else np.uint8)
         raw = None if one.values is not None else one.qtype
-        writer.add_tensor_info(one.name, shape, kind, size, raw_dtype=raw)
+        writer.add_tensor_info(one.name, one.stored_shape, kind, size, raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()

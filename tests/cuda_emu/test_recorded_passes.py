@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specdec_native import _core
+from support.backends import CUDA_DEVICE
 from support.engine import FILTERED, GREEDY, finish, load, request
 
 PROMPT = [5, 9, 17, 5, 9, 17, 5, 9, 31, 5, 9]
@@ -29,7 +30,7 @@ def test_plain_decoding_over_several_chunks_of_the_cache(make_model: Callable[..
     """Positions 11 to 140: one, two and three chunks of 64, the last of them rounded to four."""
     path = make_model(dtype="q4_0", seed=3, layers=1)
     fields = {**GREEDY, "max_tokens": 130}
-    on_device, (recorded, repeated) = text(load(path, "cuda_emu"), [], **fields)
+    on_device, (recorded, repeated) = text(load(path, CUDA_DEVICE), [], **fields)
     assert on_device == text(load(path), [], **fields)[0]
     assert recorded >= 3
     assert recorded + repeated > 110
@@ -41,7 +42,7 @@ def test_drafts_of_a_model(make_model: Callable[..., Path], branches: int) -> No
     path = make_model(dtype="q4_0", seed=3, layers=2)
     fields = {**FILTERED, "max_tokens": 60, "seed": 7}
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         model = load(path, device)
         drafter = _core.DraftModelDrafter(model, 256, "f16", 4, branches=branches)
         found.append(text(model, [drafter], **fields))
@@ -55,7 +56,7 @@ def test_layers_that_change_from_pass_to_pass(make_model: Callable[..., Path]) -
     path = make_model(dtype="f16", seed=3, layers=3)
     fields = {**FILTERED, "max_tokens": 40, "seed": 7}
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         model = load(path, device)
         found.append(text(model, [_core.LayerSkipDrafter(model, [0, 2], 3)], **fields))
     assert found[0][0] == found[1][0]
@@ -67,7 +68,7 @@ def test_other_families(make_model: Callable[..., Path], family: str) -> None:
     """What depends on the position: two tables of angles, scales of queries, windows."""
     path = make_model(family=family, dtype="q8_0", layers=2)
     fields = {**GREEDY, "max_tokens": 80}
-    on_device, (_, repeated) = text(load(path, "cuda_emu"), [], **fields)
+    on_device, (_, repeated) = text(load(path, CUDA_DEVICE), [], **fields)
     assert on_device == text(load(path), [], **fields)[0]
     assert repeated > 0
 
@@ -79,7 +80,7 @@ def test_mixtures_with_drafters(make_model: Callable[..., Path], family: str, ki
     path = make_model(family=family, dtype="q8_0", layers=2, seed=3)
     fields = {**FILTERED, "max_tokens": 48, "seed": 7}
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         model = load(path, device)
         if kind == "lookup":
             drafter = _core.SuffixDrafter(6, 1, 8, 3, 0.01)
@@ -98,7 +99,7 @@ def test_a_text_begun_anew_on_recorded_passes(make_model: Callable[..., Path]) -
     """The position falls back, and a long prompt in between makes all scratch memory move."""
     path = make_model(dtype="q8_0", seed=3, layers=2)
     texts = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         generator = _core.Generator(load(path, device), 256, "f16")
         tokens: list[list[int]] = []
         for prompt in (PROMPT, PROMPT[::-1], [3 + 7 * i % 290 for i in range(150)], PROMPT[2:]):

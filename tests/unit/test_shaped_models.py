@@ -12,6 +12,7 @@ from make_tiny_model import make_shaped_model
 from random_blocks import BLOCK_TYPES, FLOAT_TYPES, random_rows
 from shaped_model import PRESETS, q4_k_m
 from specdec_native import Tokenizer, _core
+from support.engine import load
 
 
 @pytest.mark.parametrize("name", [*FLOAT_TYPES, *BLOCK_TYPES])
@@ -61,6 +62,22 @@ def test_a_mixture_of_types_from_a_pattern_that_repeats(tmp_path: Path) -> None:
     assert kinds == ["Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q6_K"]
     assert (tensors["output.weight"].dtype, tensors["token_embd.weight"].dtype) == ("Q6_K", "Q4_K")
     assert file.dequantize("blk.0.attn_k.weight").std() == pytest.approx(1 / 16, rel=0.1)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    path = make_shaped_model(tmp_path / "m.gguf", "tiny-moe", dtype="q4_k")
+    file = _core.GgufFile(path)
+    _core.check_model(file)
+    tensors = {one.name: one for one in file.tensors}
+    assert tensors["blk.1.ffn_down_exps.weight"].shape == (6, 256, 256)
+    assert tensors["blk.1.ffn_gate_inp.weight"].dtype == "F32"
+    generator = _core.Generator(load(path), 64, "f16")
+    assert np.isfinite(generator.logits([5, 9, 17, 300], 0)).all()
+
+
+def test_what_a_token_of_the_mixture_reads() -> None:
+    mixture, token = PRESETS["moe"], PRESETS["moe-token"]
+    assert token.ffn == mixture.experts_used * mixture.ffn
 
 
 def test_shape_of_a_big_model(tmp_path: Path) -> None:
