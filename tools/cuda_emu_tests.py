@@ -45,8 +45,11 @@ ENGINE = [
     "tests/e2e/test_eagle.py",
     "tests/e2e/test_layer_skip.py",
 ]
-# Not the tests that compare the bytes of caches: they read them where the host can.
-EXACT = "tokens_are_those or every_drafter or q8_0_cache or reused_prefix or see_what or all_layers"
+# What is exact: tokens, and the bytes of caches.
+EXACT = (
+    "tokens_are_those or every_drafter or q8_0_cache or reused_prefix or see_what or all_layers"
+    " or cache_of"
+)
 STATISTICS = [
     "tests/statistics/test_acceptance.py",
     "tests/statistics/test_self_drafting.py",

@@ -365,7 +365,37 @@ MUTANTS = (
         "      if (running >= threshold) found = id;",
         (_SAMPLING, _VERIFY, "-k", "cuda_emu or walks"),
     ),
+    # --- tokens that stay on the device ---
+    Mutant(
+        "an embedding comes from the neighbouring group of rows",
+        "kernels/embed.cu",
+        "static_cast<std::size_t>(row / kGroupRows);",
+        "static_cast<std::size_t>(row / kGroupRows ^ 1);",
+        (_DENSE, "-k", "embed_rows"),
+    ),
+    Mutant(
+        "the mass of a drawn token's distribution is not looked up",
+        _WALK,
+        "    if (row >= 0) tree.drafts[row].total = drawn.total;\n",
+        "",
+        (_SAMPLING, "-k", "in_place"),
+    ),
+    Mutant(
+        "tokens of the same weight share a rank",
+        "kernels/sampling.cu",
+        "ranks_before(found.values[j], found.ids[j], found.values[i], found.ids[i])",
+        "found.values[j] > found.values[i]",
+        (_SAMPLING, "-k", "ranks"),
+    ),
     # --- host code ---
+    Mutant(
+        "streams that an event should order are not ordered",
+        "cuda_backend.cpp",
+        "  wait_for_event(second.stream(), first.event().handle());\n",
+        "",
+        ("tests/cuda_emu/test_heads.py", "-k", "medusa and greedy"),
+        "reverse",
+    ),
     Mutant(
         "a pass begins one position too far",
         "cuda_attention.cpp",

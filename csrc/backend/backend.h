@@ -236,9 +236,10 @@ struct TokenLogprob {
 struct VerifyInput {
   const float* logits = nullptr;  // [m + 1, row_stride], backend memory
   std::int64_t row_stride = 0;
-  std::int32_t nodes = 0;                   // m
-  const TokenId* tokens = nullptr;          // [m]
-  const DrawnToken* drawn = nullptr;        // of tokens below 0, backend memory; or null
+  std::int32_t nodes = 0;           // m
+  const TokenId* tokens = nullptr;  // [m]
+  // Of tokens below 0, backend memory; or null. A node whose token is below 0 even there is none.
+  const DrawnToken* drawn = nullptr;
   const std::int32_t* parents = nullptr;    // [m], -1 = pending
   const std::int32_t* prob_rows = nullptr;  // [m], -1 = deterministic; else a row of draft_dists
   std::int32_t draft_rows = 0;              // r
@@ -278,6 +279,9 @@ class Backend {
   virtual std::int32_t device() const { return kHostMemory; }
   // What is left of that device's memory; of the host's nothing is said.
   virtual std::optional<std::size_t> free_bytes() const { return std::nullopt; }
+
+  // How often the host has waited for it so far.
+  virtual std::size_t waits() const { return 0; }
 
   // Memory. `source.data` of load_weight must outlive the weight: a backend may keep using the
   // mapping.
@@ -385,10 +389,10 @@ class Backend {
   virtual void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x,
                         const float* y, const float* bias) const = 0;
 
-  // out[host_ids[i]] = logits[i], -infinity elsewhere. logits [count], out [vocab], ids in [0,
-  // vocab)
+  // out[ids[i]] = logits[i], -infinity elsewhere. logits [count], out [vocab]; ids [count], in [0,
+  // vocab), backend memory
   virtual void scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
-                              const TokenId* host_ids, std::int32_t vocab, float* out) const = 0;
+                              const TokenId* ids, std::int32_t vocab, float* out) const = 0;
 
   // In every layer and head: cache row base + i = old cache row base + rows[i], rows ascending.
   // [count] host
@@ -430,6 +434,13 @@ class Backend {
   // fewer where fewer have a mass.
   virtual std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist,
                                             std::int32_t vocab, std::int32_t count) const = 0;
+
+  // distribution() without a mask, and its `count` likeliest tokens, left in `out` [count], backend
+  // memory: nothing that the host would have to wait for. Where fewer have a mass, the ids of the
+  // others are below 0.
+  virtual void rank_tokens(Workspace& ws, const float* logits, std::int32_t vocab,
+                           const FilterParams& filter, std::int32_t count, float* weight_out,
+                           DrawnToken* out) const;
 
   // The fused verify-and-accept step; see verify.h for the walk that host backends share.
   virtual Verdict verify(Workspace& ws, const VerifyInput& input) const = 0;

@@ -252,10 +252,9 @@ void ProfilingBackend::add_silu(Workspace& ws, std::int32_t rows, std::int32_t c
 }
 
 void ProfilingBackend::scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
-                                      const TokenId* host_ids, std::int32_t vocab,
-                                      float* out) const {
+                                      const TokenId* ids, std::int32_t vocab, float* out) const {
   measured("scatter_logits", nothing,
-           [&] { inner_->scatter_logits(ws, count, logits, host_ids, vocab, out); });
+           [&] { inner_->scatter_logits(ws, count, logits, ids, vocab, out); });
 }
 
 void ProfilingBackend::keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,

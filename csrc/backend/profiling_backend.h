@@ -82,8 +82,8 @@ class ProfilingBackend final : public Backend {
                  std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
   void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
                 const float* bias) const override;
-  void scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
-                      const TokenId* host_ids, std::int32_t vocab, float* out) const override;
+  void scatter_logits(Workspace& ws, std::int32_t count, const float* logits, const TokenId* ids,
+                      std::int32_t vocab, float* out) const override;
   void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                  const std::int32_t* rows, std::int32_t count) const override;
   void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,

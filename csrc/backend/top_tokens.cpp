@@ -25,4 +25,14 @@ std::vector<TokenProb> top_tokens_on_host(const DistributionView& dist, std::int
   return top;
 }
 
+void Backend::rank_tokens(Workspace& ws, const float* logits, std::int32_t vocab,
+                          const FilterParams& filter, std::int32_t count, float* weight_out,
+                          DrawnToken* out) const {
+  const std::uint64_t total = distribution(ws, logits, vocab, filter, nullptr, weight_out);
+  std::fill_n(out, count, DrawnToken{-1, 0});
+  for (const TokenProb& one : top_tokens(ws, {weight_out, total}, vocab, count)) {
+    *out++ = {one.id, total};
+  }
+}
+
 }  // namespace specdec

@@ -142,7 +142,7 @@ class Walk {
     RemainingTarget remaining(target, vocab(), scratch_.shares);
     std::uint32_t sibling = 0;
     for (std::int32_t i = node + 1; i < input_.nodes; ++i) {
-      if (input_.parents[i] != node) continue;
+      if (input_.parents[i] != node || input_.tokens[i] < 0) continue;
       const double coin =
           u64_to_unit(random_u64({input_.draw.seed, position, RngPurpose::kAccept, sibling++}));
       const TokenId token = input_.tokens[i];

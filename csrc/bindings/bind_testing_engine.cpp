@@ -171,6 +171,10 @@ class ProposalRecorder final : public Drafter {
                             proposal.prob_rows, proposal.confidences);
     return proposal;
   }
+  void learn_tokens(const Proposal& proposal) override {
+    std::get<1>(proposals_.back()) = proposal.tokens;
+    inner_->learn_tokens(proposal);
+  }
   void commit(std::span<const TokenId> tokens) override { inner_->commit(tokens); }
   void reset() override { inner_->reset(); }
 
@@ -181,16 +185,19 @@ class ProposalRecorder final : public Drafter {
   std::vector<Recorded> proposals_;
 };
 
-py::bytes cache_bytes(const Generator& generator) {
-  const KvCache& cache = generator.session().state().cache();
+py::bytes cache_bytes(Generator& generator) {
+  ModelState& state = generator.session().state();
+  const KvCache& cache = state.cache();
   SPECDEC_CHECK(cache.parts() == 1, "a cache of ", cache.parts(), " parts");
   const KvCacheView& view = cache.view(0);
+  const std::size_t bytes = static_cast<std::size_t>(cache.length()) * view.row_bytes();
   std::string out;
   for (const std::byte* side : {view.keys, view.values}) {
     for (std::int32_t layer = 0; layer < view.layers; ++layer) {
       for (std::int32_t head = 0; head < view.kv_heads; ++head) {
-        out.append(reinterpret_cast<const char*>(side) + view.head_offset(layer, head),
-                   static_cast<std::size_t>(cache.length()) * view.row_bytes());
+        out.resize(out.size() + bytes);
+        state.backend().download(state.workspace(), out.data() + out.size() - bytes,
+                                 side + view.head_offset(layer, head), bytes);
       }
     }
   }
@@ -217,6 +224,14 @@ void bind_testing_engine(py::module_& m) {
         return std::pair(counts.recorded, counts.repeated);
       },
       py::arg("drafter"), "The same of the passes of its heads.");
+  m.def(
+      "device_waits",
+      [](const Model& model) {
+        std::size_t sum = 0;
+        for (const LayerSpan& span : model.spans()) sum += span.backend->waits();
+        return sum;
+      },
+      py::arg("model"), "How often the host has waited for the model's devices.");
   py::class_<HiddenRecorder, Drafter, std::shared_ptr<HiddenRecorder>>(m, "HiddenRecorder")
       .def(py::init<std::vector<std::int32_t>, std::vector<TokenId>>(), py::arg("layers"),
            py::arg("text"))

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/testing_support.h"
@@ -173,8 +174,14 @@ Array<float> scatter_logits(const OpBackend& op, const Array<float>& logits,
   check_shape("logits", logits, {-1});
   check_shape("ids", ids, {logits.shape(0)});
   const std::vector<TokenId> list = int_vector("ids", ids);
+  for (const TokenId id : list) {
+    if (id < 0 || id >= vocab) throw InvalidArgument(str("token ", id, " of ", vocab));
+  }
+  const auto places = op.ops().allocate(list.size() * sizeof(TokenId));
+  op.ops().upload(places->data(), list.data(), list.size() * sizeof(TokenId));
   const Floats in(op, logits), out(op, static_cast<std::size_t>(vocab));
-  op.ops().scatter_logits(op.ws(), dim(logits, 0), in.data(), list.data(), vocab, out.data());
+  op.ops().scatter_logits(op.ws(), dim(logits, 0), in.data(),
+                          static_cast<const TokenId*>(places->data()), vocab, out.data());
   return out.numpy({vocab});
 }
 
@@ -191,6 +198,23 @@ std::vector<std::pair<TokenId, double>> top_tokens(const OpBackend& op, const Ar
   return out;
 }
 
+// logits [vocab] -> (ids [count], below 0 where there are fewer; the total mass)
+py::tuple rank_tokens(const OpBackend& op, const Array<float>& logits, std::int32_t count,
+                      const py::kwargs& chain_args) {
+  check_shape("logits", logits, {-1});
+  const std::int32_t vocab = dim(logits, 0);
+  const ChainArgs chain(chain_args, vocab);
+  const Floats in(op, logits), weights(op, static_cast<std::size_t>(vocab));
+  std::vector<DrawnToken> found(static_cast<std::size_t>(count));
+  const auto out = op.ops().allocate(found.size() * sizeof(DrawnToken));
+  op.ops().rank_tokens(op.ws(), in.data(), vocab, chain.draw.filter, count, weights.data(),
+                       static_cast<DrawnToken*>(out->data()));
+  op.ops().download(op.ws(), found.data(), out->data(), found.size() * sizeof(DrawnToken));
+  std::vector<TokenId> ids;
+  for (const DrawnToken& one : found) ids.push_back(one.token);
+  return py::make_tuple(ids, found.front().total);
+}
+
 TokenId draw(const OpBackend& op, const Array<float>& weights, std::uint64_t seed,
              std::uint64_t position, const std::string& purpose) {
   check_shape("weights", weights, {-1});
@@ -200,14 +224,39 @@ TokenId draw(const OpBackend& op, const Array<float>& weights, std::uint64_t see
                        parse_purpose(purpose));
 }
 
-// See Backend::verify; draft_weights [r, vocab], mask [m + 1, vocab] bool.
+// Moves what the host knows of the tokens into the backend's memory: `input.drawn`.
+class TokensInPlace {
+ public:
+  TokensInPlace(const OpBackend& op, std::vector<TokenId>& tokens,
+                std::vector<DistributionView>& dists, VerifyInput& input) {
+    std::vector<DrawnToken> drawn;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::int32_t row = input.prob_rows[i];
+      const std::uint64_t total = row < 0 ? 0 : dists[static_cast<std::size_t>(row)].total;
+      drawn.push_back(
+          {std::exchange(tokens[i], token_in_place(static_cast<std::int32_t>(i))), total});
+    }
+    for (DistributionView& dist : dists) dist.total = 0;
+    memory_ = op.ops().allocate(drawn.size() * sizeof(DrawnToken));
+    op.ops().upload(memory_->data(), drawn.data(), drawn.size() * sizeof(DrawnToken));
+    input.drawn = static_cast<const DrawnToken*>(memory_->data());
+  }
+
+ private:
+  std::unique_ptr<Buffer> memory_;
+};
+
+// See Backend::verify; draft_weights [r, vocab], mask [m + 1, vocab] bool. in_place: the tokens lie
+// in the backend's memory.
 py::tuple verify(const OpBackend& op, const Array<float>& logits,
                  const Array<std::int32_t>& tokens_arg, const Array<std::int32_t>& parents_arg,
                  const Array<std::int32_t>& prob_rows_arg,
                  const std::optional<Array<float>>& draft_weights, const std::string& rule,
                  std::uint64_t seed, std::uint64_t position, std::optional<std::int32_t> vocab_arg,
-                 const std::optional<Array<bool>>& mask, const py::kwargs& chain_args) {
-  const auto tokens = int_vector("tokens", tokens_arg);
+                 const std::optional<Array<bool>>& mask, bool in_place,
+                 const py::kwargs& chain_args) {
+  const auto known = int_vector("tokens", tokens_arg);
+  auto tokens = known;
   const auto parents = int_vector("parents", parents_arg);
   const auto prob_rows = int_vector("prob_rows", prob_rows_arg);
   const auto m = static_cast<py::ssize_t>(tokens.size());
@@ -246,7 +295,10 @@ py::tuple verify(const OpBackend& op, const Array<float>& logits,
   input.draft_dists = dists.data();
   input.mask_bits = mask ? bits.data() : nullptr;
   input.position = position;
+  std::optional<TokensInPlace> placed;
+  if (in_place) placed.emplace(op, tokens, dists, input);
   const Verdict verdict = op.ops().verify(op.ws(), input);
+  SPECDEC_CHECK(verdict.tokens == known, "the verdict has other tokens");
   return py::make_tuple(verdict.path, verdict.next);
 }
 
@@ -422,13 +474,14 @@ void bind_testing_sampling(py::module_&, py::class_<OpBackend>& cls) {
   cls.def("log_probabilities", log_probabilities, py::arg("logits"), py::arg("token"),
           py::arg("top"), py::kw_only(), py::arg("vocab") = py::none());
   cls.def("scatter_logits", scatter_logits, py::arg("logits"), py::arg("ids"), py::arg("vocab"));
+  cls.def("rank_tokens", rank_tokens, py::arg("logits"), py::arg("count"));
   cls.def("top_tokens", top_tokens, py::arg("weights"), py::arg("count"));
   cls.def("draw", draw, py::arg("weights"), py::arg("seed"), py::arg("position"),
           py::arg("purpose") = "target");
   cls.def("verify", verify, py::arg("logits"), py::arg("tokens"), py::arg("parents"),
           py::arg("prob_rows"), py::arg("draft_weights") = py::none(), py::kw_only(),
           py::arg("rule") = "coupled", py::arg("seed") = 0, py::arg("position") = 0,
-          py::arg("vocab") = py::none(), py::arg("mask") = py::none());
+          py::arg("vocab") = py::none(), py::arg("mask") = py::none(), py::arg("in_place") = false);
   cls.def("verify_many", verify_many, py::arg("target_logits"), py::arg("draft_weights"),
           py::arg("parents"), py::arg("sampled"), py::kw_only(), py::arg("start") = 0,
           py::arg("length") = 1, py::arg("trials") = 1, py::arg("rule") = "rejection",

@@ -240,16 +240,21 @@ StepResult DecodeLoop::collect_output(std::int32_t before, const Proposal& propo
 // Accepted is what became part of the text: a stop token or a limit may have cut the path.
 void DecodeLoop::count_round(const Proposal& proposal, const StepResult& result) {
   ++stats_.rounds;
-  stats_.drafted += proposal.size();
   last_accepted_ = result.drafted;
   stats_.accepted += last_accepted_;
-  ++stats_.draft_lengths[static_cast<std::size_t>(proposal.size())];
-  std::vector<std::size_t> depth(static_cast<std::size_t>(proposal.size()), 0);
+  // Picked by rank in place, a node may turn out to be none: its depth is -1, as those below it.
+  std::vector<std::int32_t> depth(static_cast<std::size_t>(proposal.size()), -1);
+  std::size_t drafted = 0;
   for (std::size_t i = 0; i < depth.size(); ++i) {
     const std::int32_t parent = proposal.parents[i];
-    depth[i] = parent < 0 ? 0 : depth[static_cast<std::size_t>(parent)] + 1;
-    ++stats_.drafted_at[depth[i]];
+    const std::int32_t above = parent < 0 ? 0 : depth[static_cast<std::size_t>(parent)] + 1;
+    if (proposal.tokens[i] < 0 || (parent >= 0 && above == 0)) continue;
+    depth[i] = above;
+    ++stats_.drafted_at[static_cast<std::size_t>(above)];
+    ++drafted;
   }
+  stats_.drafted += static_cast<std::int64_t>(drafted);
+  ++stats_.draft_lengths[drafted];
   for (std::int32_t i = 0; i < last_accepted_; ++i) {
     ++stats_.accepted_at[static_cast<std::size_t>(i)];
   }

@@ -44,6 +44,7 @@ class Generator {
   void logits(std::span<const TokenId> tokens, std::int32_t first, float* host_out);
 
   const Model& model() const { return session_.model(); }
+  Session& session() { return session_; }
   const Session& session() const { return session_; }
   std::int32_t n_ctx() const { return session_.n_ctx(); }
   std::vector<MemoryUse> memory() const;  // one for each span

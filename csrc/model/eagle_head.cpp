@@ -135,6 +135,11 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
   const ModelConfig& model = made->target_->config();
   made->config_ = read_eagle_config(*made->file_, model);
   made->target_ids_ = read_target_ids(*made->file_, made->config_.layer.vocab_rows, model);
+  if (!made->target_ids_.empty()) {
+    const std::size_t bytes = made->target_ids_.size() * sizeof(TokenId);
+    made->ids_in_place_ = made->backend().allocate(bytes);
+    made->backend().upload(made->ids_in_place_->data(), made->target_ids_.data(), bytes);
+  }
   TensorLoader tensors(*made->file_, made->backend(), progress);
   made->rope_ = ModelRope(made->config_.layer, tensors.frequency_factors());
   made->fuse_ = tensors.matrix("fc.weight");

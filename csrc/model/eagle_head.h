@@ -43,6 +43,10 @@ class EagleHead {
   const Backend& backend() const { return target_->backend(); }
   // The target's id of each draft id [Vd]; empty: they are the same.
   const std::vector<TokenId>& target_ids() const { return target_ids_; }
+  // The same in the backend's memory; null where they are the same.
+  const TokenId* target_ids_in_place() const {
+    return ids_in_place_ ? static_cast<const TokenId*>(ids_in_place_->data()) : nullptr;
+  }
   std::size_t weight_bytes() const;
 
  private:
@@ -56,13 +60,14 @@ class EagleHead {
   std::shared_ptr<const Model> target_;
   EagleConfig config_;
   ModelRope rope_;
-  std::unique_ptr<Weight> fuse_;         // [E, states * Et]
-  std::unique_ptr<Buffer> hidden_norm_;  // [E]; the embedding's is layer_.attn_norm
-  LayerWeights layer_;                   // projections [*, 2 E]
-  Norm output_norm_;                     // [E]
-  std::unique_ptr<Weight> output_;       // [Vd, E], or null
-  std::unique_ptr<Weight> embedding_;    // [V, E], or null
-  std::vector<TokenId> target_ids_;      // [Vd]
+  std::unique_ptr<Weight> fuse_;          // [E, states * Et]
+  std::unique_ptr<Buffer> hidden_norm_;   // [E]; the embedding's is layer_.attn_norm
+  LayerWeights layer_;                    // projections [*, 2 E]
+  Norm output_norm_;                      // [E]
+  std::unique_ptr<Weight> output_;        // [Vd, E], or null
+  std::unique_ptr<Weight> embedding_;     // [V, E], or null
+  std::vector<TokenId> target_ids_;       // [Vd]
+  std::unique_ptr<Buffer> ids_in_place_;  // [Vd], or null
 };
 
 // The mutable side: cache and activations of one sequence, and the forward pass.

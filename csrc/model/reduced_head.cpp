@@ -86,11 +86,15 @@ void ReducedHead::follow(std::span<const TokenId> text) {
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   if (ids.size() > kMostFollowed) ids.resize(kMostFollowed);
-  if (ids != extra_.ids) load(extra_, std::move(ids));
-  target_ids_.clear();
+  if (target_ids_ && ids == extra_.ids) return;
+  load(extra_, std::move(ids));
+  std::vector<TokenId> targets;
   for (const Part* part : {&base_, &extra_}) {
-    for (const TokenId id : part->ids) target_ids_.push_back(target_id(id));
+    for (const TokenId id : part->ids) targets.push_back(target_id(id));
   }
+  joined_size_ = static_cast<std::int32_t>(targets.size());
+  target_ids_ = model_->backend().allocate(targets.size() * sizeof(TokenId));
+  model_->backend().upload(target_ids_->data(), targets.data(), targets.size() * sizeof(TokenId));
 }
 
 float* ReducedHead::grown(std::unique_ptr<Buffer>& buffer, std::size_t floats) const {
@@ -119,7 +123,7 @@ void ReducedHead::run(Activations& activations, std::int32_t rows, std::int32_t 
 }
 
 const float* ReducedHead::logits(Workspace& workspace, std::int32_t i, std::int32_t target_vocab) {
-  float* joined = grown(joined_, target_ids_.size());
+  float* joined = grown(joined_, static_cast<std::size_t>(joined_size_));
   float* place = joined;
   for (const Part* part : {&base_, &extra_}) {
     if (part->ids.empty()) continue;
@@ -130,14 +134,16 @@ const float* ReducedHead::logits(Workspace& workspace, std::int32_t i, std::int3
     place += size;
   }
   float* out = grown(by_target_id_, static_cast<std::size_t>(target_vocab));
-  model_->backend().scatter_logits(workspace, static_cast<std::int32_t>(target_ids_.size()), joined,
-                                   target_ids_.data(), target_vocab, out);
+  model_->backend().scatter_logits(workspace, joined_size_, joined,
+                                   static_cast<const TokenId*>(target_ids_->data()), target_vocab,
+                                   out);
   return out;
 }
 
 std::size_t ReducedHead::scratch_bytes() const {
   std::size_t sum = 0;
-  for (const auto* buffer : {&base_.logits, &extra_.logits, &joined_, &by_target_id_}) {
+  for (const auto* buffer :
+       {&base_.logits, &extra_.logits, &target_ids_, &joined_, &by_target_id_}) {
     if (*buffer) sum += (*buffer)->bytes();
   }
   return sum;

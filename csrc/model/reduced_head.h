@@ -71,7 +71,8 @@ class ReducedHead {
   std::vector<TokenId> draft_of_;   // [largest target id + 1] or empty
   std::vector<bool> in_base_;       // [draft vocabulary]
   Part base_, extra_;
-  std::vector<TokenId> target_ids_;                // [base + extra]: of the joined logits
+  std::int32_t joined_size_ = 0;                   // base + extra
+  std::unique_ptr<Buffer> target_ids_;             // [base + extra]: of the joined logits
   std::unique_ptr<Buffer> joined_, by_target_id_;  // [base + extra], [target vocab]
 };
 

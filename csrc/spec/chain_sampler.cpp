@@ -38,21 +38,6 @@ const float* ChainSampler::for_target(const DraftContext& context, const Backend
   return out;
 }
 
-bool ChainSampler::stays_in_place(const DraftContext& context, const Backend& backend) {
-  if (!context.unknown_tokens || context.target == nullptr || context.counts != nullptr) {
-    return false;
-  }
-  const Model& target = context.target->model();
-  return backend.device() != kHostMemory && target.spans().size() == 1 &&
-         target.backend().device() == backend.device();
-}
-
-void ChainSampler::hand_over(const DraftContext& context, Workspace& workspace,
-                             const Proposal& proposal) const {
-  if (proposal.drawn == nullptr) return;
-  context.target->backend().order(workspace, context.target->workspace());
-}
-
 const DrawnToken* ChainSampler::drawn() const {
   return drawn_ ? static_cast<const DrawnToken*>(drawn_->data()) : nullptr;
 }

@@ -20,18 +20,11 @@ class ChainSampler {
   // `rejection` with noise of its own, and with the distribution for the acceptance rule.
   // backend: of the logits. Where the target's is another, whose memory is not the same, the
   // distribution is copied there.
-  // in_place: the token stays there, and the proposal says where; only if stays_in_place().
+  // in_place: the token stays there, and the proposal says where; see tokens_in_place.h.
   // False, with nothing drawn, if the likeliest token is less likely than min_confidence: decided
   // before anything is drawn, for a chain that ended because of what it drew would be biased.
   bool draw(const DraftContext& context, const Backend& backend, Workspace& workspace,
             const float* logits, Proposal& proposal, bool in_place, float min_confidence = 0.0f);
-
-  // Can the host go on without knowing the tokens of this chain? Where they lie on the device that
-  // verifies them, and nothing on the host depends on them.
-  static bool stays_in_place(const DraftContext& context, const Backend& backend);
-
-  // The chain is complete: the target's next pass may read it as soon as it is there.
-  void hand_over(const DraftContext& context, Workspace& workspace, const Proposal& proposal) const;
 
   // Where tokens in place lie; null before the first one.
   const DrawnToken* drawn() const;

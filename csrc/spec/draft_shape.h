@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "spec/static_tree.h"
+#include "spec/tree_growth.h"
 
 namespace specdec {
 
@@ -12,6 +13,9 @@ struct DraftShape {
   std::int32_t branches = 0;   // children of a node in a tree that grows by confidence; 0 = none
   RankTree fixed;              // or a fixed tree; empty = none
 
+  TreeGrowth tree(std::int32_t nodes) const {
+    return fixed.empty() ? TreeGrowth(nodes, branches) : TreeGrowth(fixed, nodes);
+  }
   bool is_chain() const { return branches == 0 && fixed.empty(); }
 };
 

@@ -1,5 +1,6 @@
 // Kernels with the faults that the emulated device must find, each run once; prints "name: what the
 // device said", or "ok" and the value that came out. tests/cuda_emu/test_emulator.py reads it.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -123,7 +124,8 @@ void report_order_of_copies() {
   const Stream stream;
   const DeviceMemory memory(sizeof(float));
   float first = 3.0f, second = 0.0f;
-  Staging staging;
+  std::atomic<std::size_t> waits = 0;
+  Staging staging(waits);
   staging.send(stream.handle(), memory.data(), &first, sizeof(first));
   first = 4.0f;  // the copy has what was there when it was queued
   staging.receive(stream.handle(), &second, memory.data(), sizeof(second));

@@ -96,10 +96,37 @@ def test_walks(both, rule):
     for seed in range(6):
         likely = np.argsort(-np.where(mask, logits, -np.inf), axis=1)[:, :3]
         choice = [int(likely[parent + 1, rng.integers(3)]) for parent in TREE]
-        found = [
-            one.verify(logits, choice, TREE, prob_rows, draft, seed=seed, position=9, **fields)
-            for one in both
-        ]
+        given = (logits, choice, TREE, prob_rows, draft)
+        found = [one.verify(*given, seed=seed, position=9, **fields) for one in both]
         assert found[0] == found[1]
         accepted += len(found[0][0])
     assert accepted > 0
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "rejection"])
+def test_walks_over_tokens_in_place(both, rule):
+    """Tokens, and the masses of what they were drawn from, that the host has not seen."""
+    tree, prob_rows = [-1, 0, 1, -1, 3], [0, 1, -1, 2, -1]
+    logits = logits_of(len(tree) + 1, seed=14)
+    logits[:, :40] += 3.0
+    fields = {"temperature": 0.0} if rule == "greedy" else {"rule": rule, "top_k": 60}
+    fields |= {"presence_penalty": 0.3, "prompt": [5, 6], "output": [7], "position": 9}
+    rng = np.random.default_rng(16)
+    draft = np.zeros((3, VOCAB), np.float32)
+    draft[:, :60] = rng.random((3, 60))
+    likely = np.argsort(-logits, axis=1, kind="stable")
+    accepted = 0
+    for seed in range(6):
+        choice = [int(likely[parent + 1, rng.integers(2)]) for parent in tree]
+        given = (logits, choice, tree, prob_rows, draft)
+        found = [one.verify(*given, seed=seed, in_place=True, **fields) for one in both]
+        assert found[0] == found[1] == both[1].verify(*given, seed=seed, **fields)
+        accepted += len(found[0][0])
+    assert accepted > 0
+
+
+def test_ranks(both):
+    (row,) = logits_of(1, seed=2)
+    for count, fields in ((1, {}), (64, {}), (9, {"top_k": 5}), (7, {"temperature": 0.6})):
+        found = [one.rank_tokens(row, count, **fields) for one in both]
+        assert found[0] == found[1]

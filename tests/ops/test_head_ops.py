@@ -54,6 +54,20 @@ def test_top_tokens_of_few(backend):
     assert backend.top_tokens(np.ones(3, np.float32), 0) == []
 
 
+def test_rank_tokens(backend):
+    rng = np.random.default_rng(5)
+    logits = (rng.integers(0, 9, size=200) / 2).astype(np.float32)
+    order = np.argsort(-logits, kind="stable").tolist()
+    for count in (1, 7, 40):
+        found, total = backend.rank_tokens(logits, count)
+        assert found == order[:count]
+        assert total == pytest.approx(2.0**44 * np.exp(logits.astype(float) - 4.0).sum())
+    # What the filters remove is no token.
+    assert backend.rank_tokens(logits, 5, top_k=3)[0] == [*order[:3], -1, -1]
+    few = np.array([0.0, 3.0, -np.inf], np.float32)
+    assert backend.rank_tokens(few, 5)[0] == [1, 0, -1, -1, -1]
+
+
 def test_scatter_logits(backend):
     logits = np.array([1.5, -2.0, 0.25], np.float32)
     out = backend.scatter_logits(logits, [4, 0, 2], 6)

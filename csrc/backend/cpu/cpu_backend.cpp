@@ -182,11 +182,11 @@ void CpuBackend::add_silu(Workspace&, std::int32_t rows, std::int32_t cols, floa
 }
 
 void CpuBackend::scatter_logits(Workspace&, std::int32_t count, const float* logits,
-                                const TokenId* host_ids, std::int32_t vocab, float* out) const {
+                                const TokenId* ids, std::int32_t vocab, float* out) const {
   std::fill_n(out, vocab, -std::numeric_limits<float>::infinity());
   for (std::int32_t i = 0; i < count; ++i) {
-    SPECDEC_CHECK(host_ids[i] >= 0 && host_ids[i] < vocab, "token ", host_ids[i], " of ", vocab);
-    out[host_ids[i]] = logits[i];
+    SPECDEC_CHECK(ids[i] >= 0 && ids[i] < vocab, "token ", ids[i], " of ", vocab);
+    out[ids[i]] = logits[i];
   }
 }
 

@@ -70,7 +70,7 @@ std::unique_ptr<Weight> CudaBackend::load_weight(const TensorView& source, Weigh
 
 std::unique_ptr<Workspace> CudaBackend::make_workspace() const {
   select_device(device_);
-  return std::make_unique<CudaWorkspace>(device_);
+  return std::make_unique<CudaWorkspace>(device_, waits_);
 }
 
 void CudaBackend::upload(void* destination, const void* host_source, std::size_t bytes) const {

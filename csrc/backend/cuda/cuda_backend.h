@@ -77,7 +77,8 @@ struct SegmentOnDevice {
 // Grow-only scratch memory and the stream of one session.
 class CudaWorkspace final : public Workspace {
  public:
-  explicit CudaWorkspace(int device) : device_(device) {}
+  // waits: counts the waits for its stream.
+  CudaWorkspace(int device, std::atomic<std::size_t>& waits) : device_(device), staging_(waits) {}
   std::size_t bytes() const override;
   RecordingCounts recordings() const override { return recorded_passes_.counts(); }
 
@@ -147,6 +148,8 @@ class CudaBackend final : public Backend {
   std::int32_t device() const override { return device_; }
   std::optional<std::size_t> free_bytes() const override;
 
+  std::size_t waits() const override { return waits_; }
+
   // Runs what the kernels build on against the host's results; a line for each kind of fault.
   std::vector<std::string> self_test() const;
 
@@ -192,8 +195,8 @@ class CudaBackend final : public Backend {
                  std::int64_t x_stride, float* out, std::int64_t out_stride) const override;
   void add_silu(Workspace& ws, std::int32_t rows, std::int32_t cols, float* x, const float* y,
                 const float* bias) const override;
-  void scatter_logits(Workspace& ws, std::int32_t count, const float* logits,
-                      const TokenId* host_ids, std::int32_t vocab, float* out) const override;
+  void scatter_logits(Workspace& ws, std::int32_t count, const float* logits, const TokenId* ids,
+                      std::int32_t vocab, float* out) const override;
   void keep_rows(Workspace& ws, const KvCacheView& cache, std::int32_t base,
                  const std::int32_t* rows, std::int32_t count) const override;
   void adjust_logits(Workspace& ws, const float* logits, const DrawParams& draw,
@@ -208,6 +211,9 @@ class CudaBackend final : public Backend {
                        std::uint64_t position, RngPurpose purpose, DrawnToken* out) const override;
   float log_probabilities(Workspace& ws, const float* logits, std::int32_t vocab, TokenId token,
                           std::int32_t count, TokenLogprob* top) const override;
+  void rank_tokens(Workspace& ws, const float* logits, std::int32_t vocab,
+                   const FilterParams& filter, std::int32_t count, float* weight_out,
+                   DrawnToken* out) const override;
   std::vector<TokenProb> top_tokens(Workspace& ws, const DistributionView& dist, std::int32_t vocab,
                                     std::int32_t count) const override;
   Verdict verify(Workspace& ws, const VerifyInput& input) const override;
@@ -222,6 +228,7 @@ class CudaBackend final : public Backend {
   std::string name_;
   int device_;
   mutable std::atomic<std::uint64_t> uploads_ = 0;  // so far, to any memory
+  mutable std::atomic<std::size_t> waits_ = 0;
 };
 
 }  // namespace specdec::cuda

@@ -104,6 +104,14 @@ RowsView scratch_rows(CudaWorkspace& ws, const float* logits, std::int64_t row_s
   return view;
 }
 
+// A counter, at 0, ids [count] and weights [count], behind each other.
+HeaviestView heaviest_scratch(CudaWorkspace& ws, int count) {
+  int* device = ws.get<int>(Area::kResult, 1 + 2 * static_cast<std::size_t>(count));
+  const int zero = 0;
+  ws.send(device, &zero, sizeof(zero));
+  return {count, device + 1, reinterpret_cast<float*>(device + 1 + count), device};
+}
+
 // What would read outside of the arrays. Tokens need no check: strange ones never stand.
 void check_input(const VerifyInput& input) {
   const std::int32_t vocab = input.draw.vocab;
@@ -249,15 +257,19 @@ float CudaBackend::log_probabilities(Workspace& workspace, const float* logits, 
 }
 
 void CudaBackend::scatter_logits(Workspace& workspace, std::int32_t count, const float* logits,
-                                 const TokenId* host_ids, std::int32_t vocab, float* out) const {
+                                 const TokenId* ids, std::int32_t vocab, float* out) const {
+  queue_scatter(use(workspace).stream(), count, logits, ids, vocab, out);
+}
+
+void CudaBackend::rank_tokens(Workspace& workspace, const float* logits, std::int32_t vocab,
+                              const FilterParams& filter, std::int32_t count, float* weight_out,
+                              DrawnToken* out) const {
+  SPECDEC_CHECK(vocab > 0 && count > 0, count, " tokens of a vocabulary of ", vocab);
   CudaWorkspace& ws = use(workspace);
-  for (std::int32_t i = 0; i < count; ++i) {
-    SPECDEC_CHECK(host_ids[i] >= 0 && host_ids[i] < vocab, "token ", host_ids[i], " of ", vocab);
-  }
-  Parcel parcel;
-  const std::size_t ids_at = parcel.add(host_ids, static_cast<std::size_t>(count));
-  parcel.send(ws);
-  queue_scatter(ws.stream(), count, logits, parcel.at<int>(ids_at), vocab, out);
+  RowsView row = scratch_rows(ws, logits, vocab, 1, vocab);
+  row.weight = weight_out;
+  queue_filter(ws.stream(), row, row_filter(filter));
+  queue_rank(ws.stream(), weight_out, vocab, row.totals, heaviest_scratch(ws, count), out);
 }
 
 std::vector<TokenProb> CudaBackend::top_tokens(Workspace& workspace, const DistributionView& dist,
@@ -265,14 +277,10 @@ std::vector<TokenProb> CudaBackend::top_tokens(Workspace& workspace, const Distr
   if (count <= 0) return {};
   CudaWorkspace& ws = use(workspace);
   const auto most = static_cast<std::size_t>(std::min(count, vocab));
-  // a counter, ids [most], weights [most]
   std::vector<std::int32_t> host(1 + 2 * most);
-  int* device = ws.get<int>(Area::kResult, host.size());
-  ws.send(device, host.data(), sizeof(host[0]));  // the counter at 0
-  const HeaviestView out{static_cast<int>(most), device + 1,
-                         reinterpret_cast<float*>(device + 1 + most), device};
+  const HeaviestView out = heaviest_scratch(ws, static_cast<int>(most));
   queue_heaviest(ws.stream(), dist.weight, vocab, out);
-  ws.receive(host.data(), device, host.size() * sizeof(host[0]));
+  ws.receive(host.data(), out.found, host.size() * sizeof(host[0]));
   const auto found = static_cast<std::size_t>(host[0]);
   std::vector<float> weights(found);
   if (found > 0) std::memcpy(weights.data(), host.data() + 1 + most, found * sizeof(float));

@@ -16,8 +16,11 @@ constexpr std::size_t kMostIncoming = std::size_t{64} << 10;
 void Staging::send(StreamHandle stream, void* destination, const void* source, std::size_t bytes) {
   if (bytes == 0) return;
   if (sent_ + bytes > outgoing_.bytes()) {
-    // Rare: a round sends little, and ends with a receive().
-    wait_for(stream);
+    // Rare: a pass sends some hundred bytes, and a receive() begins anew.
+    if (sent_ > 0) {
+      ++waits_;
+      wait_for(stream);
+    }
     sent_ = 0;
     if (bytes > outgoing_.bytes()) {
       outgoing_ = PinnedMemory();
@@ -32,6 +35,7 @@ void Staging::send(StreamHandle stream, void* destination, const void* source, s
 
 void Staging::receive(StreamHandle stream, void* destination, const void* source,
                       std::size_t bytes) {
+  ++waits_;
   if (bytes == 0 || bytes > kMostIncoming) {
     copy_to_host(stream, destination, source, bytes);
   } else {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "spec/likeliest.h"
+#include "spec/tokens_in_place.h"
 
 namespace specdec {
 namespace {
@@ -21,7 +21,7 @@ DraftModelDrafter::DraftModelDrafter(std::shared_ptr<const Model> model, std::in
 }
 
 std::size_t DraftModelDrafter::scratch_bytes() const {
-  return state_.scratch_bytes() + sampler_.bytes() + (weights_ ? weights_->bytes() : 0) +
+  return state_.scratch_bytes() + sampler_.bytes() + picker_.bytes() +
          (head_ ? head_->scratch_bytes() : 0);
 }
 
@@ -119,7 +119,7 @@ Proposal DraftModelDrafter::propose(const DraftContext& context, std::int32_t bu
 // Can the host do without the tokens of a chain? Not where it maps them to the draft's own.
 bool DraftModelDrafter::stays_in_place(const DraftContext& context) const {
   return min_confidence_ == 0.0f && text_ == nullptr && state_.model().spans().size() == 1 &&
-         ChainSampler::stays_in_place(context, state_.backend());
+         specdec::stays_in_place(context, state_.backend());
 }
 
 void DraftModelDrafter::draft_chain(const DraftContext& context, std::int32_t count,
@@ -137,25 +137,26 @@ void DraftModelDrafter::draft_chain(const DraftContext& context, std::int32_t co
     if (token < 0 && !in_place) break;
     if (!append({&token, 1}, {1}, context.cancel, proposal.drawn)) break;
   }
-  sampler_.hand_over(context, state_.workspace(), proposal);
+  hand_over(context, state_.workspace(), proposal);
 }
 
 std::vector<TokenProb> DraftModelDrafter::likeliest(const DraftContext& context, std::int32_t row,
                                                     std::int32_t count) {
-  const std::size_t bytes = static_cast<std::size_t>(context.draw.vocab) * sizeof(float);
-  if (!weights_ || weights_->bytes() < bytes) weights_ = state_.backend().allocate(bytes);
-  return likeliest_tokens(state_.backend(), state_.workspace(), logits(context, row),
-                          context.draw.vocab, context.draw.filter, count, weights_->f32());
+  return picker_.pick(context, state_.backend(), state_.workspace(), logits(context, row),
+                      context.draw.vocab, count);
 }
 
 void DraftModelDrafter::draft_tree(const DraftContext& context, std::int32_t count,
                                    Proposal& proposal) {
-  TreeGrowth tree =
-      shape_.fixed.empty() ? TreeGrowth(count, shape_.branches) : TreeGrowth(shape_.fixed, count);
+  TreeGrowth tree = shape_.tree(count);
+  // Where a tree grows by confidence the host must see it.
+  picker_.begin(!shape_.fixed.empty() && stays_in_place(context));
   tree.add_children(-1, likeliest(context, 0, tree.branches()));
   while (score_frontier(context, tree)) {
   }
   tree.finish(proposal);
+  proposal.drawn = picker_.drawn();
+  hand_over(context, state_.workspace(), proposal);
 }
 
 // One step: a pass over the inner nodes. False when there is nothing left to score.
@@ -163,11 +164,12 @@ bool DraftModelDrafter::score_frontier(const DraftContext& context, TreeGrowth& 
   const std::vector<std::int32_t> frontier = tree.next_frontier();
   if (frontier.empty()) return false;
   auto [tokens, parents] = tree.rows(frontier);
-  for (TokenId& token : tokens) token = head_ ? head_->draft_id(token) : token;
+  const bool known = picker_.drawn() == nullptr;
+  for (TokenId& token : tokens) token = head_ && known ? head_->draft_id(token) : token;
   const std::int32_t base = state_.cache().length();
   if (static_cast<std::int32_t>(tokens.size()) > state_.n_ctx() - base) return false;
   const LogitRows logit_rows{static_cast<std::int32_t>(frontier.size())};
-  if (!run(tokens, parents, logit_rows, context.cancel)) return false;
+  if (!run(tokens, parents, logit_rows, context.cancel, picker_.drawn())) return false;
   state_.cache().truncate(base);
   for (std::size_t i = 0; i < frontier.size(); ++i) {
     tree.add_children(frontier[i],

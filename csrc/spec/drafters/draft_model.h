@@ -14,6 +14,7 @@
 #include "spec/chain_sampler.h"
 #include "spec/draft_shape.h"
 #include "spec/drafter.h"
+#include "spec/rank_picker.h"
 #include "spec/translated_text.h"
 #include "spec/tree_growth.h"
 
@@ -65,7 +66,7 @@ class DraftModelDrafter final : public Drafter {
   DraftShape shape_;
   float min_confidence_ = 0.0f;
   ChainSampler sampler_;
-  std::unique_ptr<Buffer> weights_;       // [vocab]: of a node of a tree
+  RankPicker picker_;
   std::unique_ptr<ReducedHead> head_;     // null: the model's own, all tokens
   std::unique_ptr<TranslatedText> text_;  // null: the draft reads the target's tokens
   // The draft's tokens of the cache rows, within a round also such as lie in sampler_.drawn(); a

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "spec/likeliest.h"
+#include "spec/tokens_in_place.h"
 
 namespace specdec {
 namespace {
@@ -27,9 +27,9 @@ std::size_t EagleDrafter::state_floats() const {
 }
 
 std::size_t EagleDrafter::scratch_bytes() const {
-  std::size_t sum = state_.bytes() + sampler_.bytes();
-  for (const auto* one : {&root_.hidden, &root_.logits, &pending_states_, &fused_, &outputs_,
-                          &weights_, &scattered_}) {
+  std::size_t sum = state_.bytes() + sampler_.bytes() + picker_.bytes();
+  for (const auto* one :
+       {&root_.hidden, &root_.logits, &pending_states_, &fused_, &outputs_, &scattered_}) {
     sum += *one ? (*one)->bytes() : 0;
   }
   return sum;
@@ -155,11 +155,11 @@ Proposal EagleDrafter::propose(const DraftContext& context, std::int32_t budget)
 
 // Logits over the draft vocabulary as logits over the target's.
 const float* EagleDrafter::target_logits(const DraftContext& context, const float* logits) {
-  const std::vector<TokenId>& ids = head_->target_ids();
-  if (ids.empty()) return logits;
+  const auto count = static_cast<std::int32_t>(head_->target_ids().size());
+  if (count == 0) return logits;
   float* out = buffer(scattered_, static_cast<std::size_t>(context.draw.vocab));
-  state_.backend().scatter_logits(state_.workspace(), static_cast<std::int32_t>(ids.size()), logits,
-                                  ids.data(), context.draw.vocab, out);
+  state_.backend().scatter_logits(state_.workspace(), count, logits, head_->target_ids_in_place(),
+                                  context.draw.vocab, out);
   return out;
 }
 
@@ -169,7 +169,7 @@ void EagleDrafter::draft_chain(const DraftContext& context, std::int32_t count,
   const float* logits = root_.logits->f32();
   const float* hidden = root_.hidden->f32();
   float* fused = buffer(fused_, static_cast<std::size_t>(width));
-  const bool in_place = ChainSampler::stays_in_place(context, state_.backend());
+  const bool in_place = stays_in_place(context, state_.backend());
   for (;;) {
     sampler_.draw(context, state_.backend(), state_.workspace(), target_logits(context, logits),
                   proposal, in_place);
@@ -180,7 +180,7 @@ void EagleDrafter::draft_chain(const DraftContext& context, std::int32_t count,
     logits = state_.logits(0);
     hidden = state_.hidden(0);
   }
-  sampler_.hand_over(context, state_.workspace(), proposal);
+  hand_over(context, state_.workspace(), proposal);
 }
 
 // The likeliest tokens, as ids of the target, with the request's filters.
@@ -189,9 +189,8 @@ std::vector<TokenProb> EagleDrafter::likeliest(const DraftContext& context, cons
   const std::vector<TokenId>& ids = head_->target_ids();
   const std::int32_t vocab =
       ids.empty() ? context.draw.vocab : static_cast<std::int32_t>(ids.size());
-  float* weights = buffer(weights_, static_cast<std::size_t>(vocab));
-  std::vector<TokenProb> top = likeliest_tokens(state_.backend(), state_.workspace(), logits, vocab,
-                                                context.draw.filter, count, weights);
+  std::vector<TokenProb> top =
+      picker_.pick(context, state_.backend(), state_.workspace(), logits, vocab, count);
   for (TokenProb& one : top) {
     if (!ids.empty()) one.id = ids[static_cast<std::size_t>(one.id)];
   }
@@ -199,12 +198,16 @@ std::vector<TokenProb> EagleDrafter::likeliest(const DraftContext& context, cons
 }
 
 void EagleDrafter::draft_tree(const DraftContext& context, std::int32_t count, Proposal& proposal) {
-  TreeGrowth tree =
-      shape_.fixed.empty() ? TreeGrowth(count, shape_.branches) : TreeGrowth(shape_.fixed, count);
+  TreeGrowth tree = shape_.tree(count);
+  // Where a tree grows by confidence the host must see it. Ids of its own are the host's to map.
+  picker_.begin(!shape_.fixed.empty() && head_->target_ids().empty() &&
+                stays_in_place(context, state_.backend()));
   tree.add_children(-1, likeliest(context, root_.logits->f32(), tree.branches()));
   while (score_frontier(context, tree)) {
   }
   tree.finish(proposal);
+  proposal.drawn = picker_.drawn();
+  hand_over(context, state_.workspace(), proposal);
 }
 
 // One step: a pass over the inner nodes. False when there is nothing left to score.
@@ -227,7 +230,7 @@ bool EagleDrafter::score_frontier(const DraftContext& context, TreeGrowth& tree)
                       fused + static_cast<std::ptrdiff_t>(i) * width, width);
   }
   const bool done = state_.run(tokens, parents, fused, static_cast<std::int32_t>(frontier.size()),
-                               context.cancel);
+                               context.cancel, picker_.drawn());
   if (!done) return false;
   state_.cache().truncate(base);
   for (std::size_t i = 0; i < frontier.size(); ++i) {

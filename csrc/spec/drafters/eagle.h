@@ -14,6 +14,7 @@
 #include "spec/chain_sampler.h"
 #include "spec/draft_shape.h"
 #include "spec/drafter.h"
+#include "spec/rank_picker.h"
 #include "spec/tree_growth.h"
 
 namespace specdec {
@@ -62,6 +63,7 @@ class EagleDrafter final : public Drafter {
   DraftShape shape_;
   EagleState state_;
   ChainSampler sampler_;
+  RankPicker picker_;
   Root root_;
   // The text that the rows stand for: row j belongs to tokens j and j + 1. So many rows are cached
   // or pending, and one token more is here; empty: no rows.
@@ -70,7 +72,6 @@ class EagleDrafter final : public Drafter {
   std::unique_ptr<Buffer> pending_states_;  // [pending, states * Et]
   std::unique_ptr<Buffer> fused_;           // [rows of a pass, E]
   std::unique_ptr<Buffer> outputs_;         // [nodes, E]: of the expanded nodes of a tree
-  std::unique_ptr<Buffer> weights_;         // [V]
   std::unique_ptr<Buffer> scattered_;       // [V]
 };
 

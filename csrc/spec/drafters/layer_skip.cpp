@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "spec/tokens_in_place.h"
 
 namespace specdec {
 
@@ -49,13 +50,13 @@ Proposal LayerSkipDrafter::propose(const DraftContext& context, std::int32_t bud
   proposal.source = name_;
   const std::int32_t count = std::min({budget, max_draft_, state.n_ctx() - base});
   TokenId last = context.tokens.back();
-  const bool in_place = ChainSampler::stays_in_place(context, state.backend());
+  const bool in_place = stays_in_place(context, state.backend());
   while (proposal.size() < count) {
     if (!state.run({&last, 1}, {}, {1}, context.cancel, {layers_, {}}, proposal.drawn)) break;
     sampler_.draw(context, state.backend(), state.workspace(), state.logits(0), proposal, in_place);
     last = proposal.tokens.back();
   }
-  sampler_.hand_over(context, state.workspace(), proposal);
+  hand_over(context, state.workspace(), proposal);
   state.cache().truncate(base);
   return proposal;
 }

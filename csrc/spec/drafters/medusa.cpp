@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "spec/likeliest.h"
+#include "spec/tokens_in_place.h"
 
 namespace specdec {
 
@@ -14,8 +14,6 @@ MedusaDrafter::MedusaDrafter(std::shared_ptr<const MedusaHeads> heads, RankTree 
     throw InvalidArgument(str("the tree is ", depth_of(tree_), " deep, but there are only ",
                               heads_->config().heads, " Medusa heads"));
   }
-  weights_ = heads_->target().backend().allocate(static_cast<std::size_t>(pass_.columns()) *
-                                                 sizeof(float));
 }
 
 std::vector<std::int32_t> MedusaDrafter::hidden_layers() const {
@@ -51,12 +49,13 @@ Proposal MedusaDrafter::propose(const DraftContext& context, std::int32_t budget
   }
   const RankTree tree(tree_.begin(), tree_.begin() + std::min(budget, max_draft()));
   const std::int32_t depth = depth_of(tree);
+  const Backend& backend = heads_->target().backend();
   pass_.run(depth);
+  picker_.begin(stays_in_place(context, backend));
   std::vector<std::vector<TokenProb>> guesses;  // [depth][ranks]
   for (std::int32_t i = 0; i < depth; ++i) {
-    guesses.push_back(likeliest_tokens(heads_->target().backend(), pass_.workspace(),
-                                       pass_.logits(i), context.draw.vocab, context.draw.filter,
-                                       most_children(tree), weights_->f32()));
+    guesses.push_back(picker_.pick(context, backend, pass_.workspace(), pass_.logits(i),
+                                   context.draw.vocab, most_children(tree)));
   }
   std::vector<std::int32_t> place(tree.size(), -1);  // in the proposal
   for (std::size_t i = 0; i < tree.size(); ++i) {
@@ -70,6 +69,8 @@ Proposal MedusaDrafter::propose(const DraftContext& context, std::int32_t budget
     const TokenProb& guess = ranked[static_cast<std::size_t>(node.rank)];
     proposal.push_node(guess.id, parent, -1, static_cast<float>(guess.prob));
   }
+  proposal.drawn = picker_.drawn();
+  hand_over(context, pass_.workspace(), proposal);
   return proposal;
 }
 

@@ -10,6 +10,7 @@
 
 #include "model/medusa_heads.h"
 #include "spec/drafter.h"
+#include "spec/rank_picker.h"
 #include "spec/static_tree.h"
 
 namespace specdec {
@@ -28,7 +29,7 @@ class MedusaDrafter final : public Drafter {
   void commit(std::span<const TokenId> tokens) override;
   void reset() override { seen_.clear(); }
   std::size_t weight_bytes() const override { return heads_->weight_bytes(); }
-  std::size_t scratch_bytes() const override { return pass_.bytes() + weights_->bytes(); }
+  std::size_t scratch_bytes() const override { return pass_.bytes() + picker_.bytes(); }
   RecordingCounts recordings() const { return pass_.recordings(); }
 
  private:
@@ -36,7 +37,7 @@ class MedusaDrafter final : public Drafter {
   std::shared_ptr<const MedusaHeads> heads_;
   RankTree tree_;
   MedusaPass pass_;
-  std::unique_ptr<Buffer> weights_;  // [V]: a head's distribution
+  RankPicker picker_;
   // The text up to the row whose hidden state is kept, the one before the pending token; empty:
   // there is none.
   std::vector<TokenId> seen_;

@@ -124,6 +124,24 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
+// Puts what `heaviest` has found in order: a token's place is the number of those before it. One
+// thread block
+__global__ void __launch_bounds__(kRowThreads)
+    rank(HeaviestView found, const std::uint64_t* total, DrawnToken* out) {
+  const int count = *found.found;
+  for (int i = static_cast<int>(threadIdx.x); i < found.count; i += kRowThreads) {
+    if (i >= count) {
+      out[i] = {-1, 0};
+      continue;
+    }
+    int place = 0;
+    for (int j = 0; j < count; ++j) {
+      place += ranks_before(found.values[j], found.ids[j], found.values[i], found.ids[i]) ? 1 : 0;
+    }
+    out[place] = {found.ids[i], *total};
+  }
+}
+
 __global__ void __launch_bounds__(kRowThreads) likeliest(RowsView rows, LikeliestView out) {
   const RowArrays row = arrays_of(rows, 0);
   const float max = max_of_row(row, rows.vocab);
@@ -171,6 +189,12 @@ void queue_draw(StreamHandle stream, const float* weight, int vocab, std::uint64
 
 void queue_heaviest(StreamHandle stream, const float* weight, int vocab, const HeaviestView& out) {
   launch("heaviest", heaviest, {}, kRowThreads, 0, stream, weight, vocab, out);
+}
+
+void queue_rank(StreamHandle stream, const float* weight, int vocab, const std::uint64_t* total,
+                const HeaviestView& found, DrawnToken* out) {
+  queue_heaviest(stream, weight, vocab, found);
+  launch("rank", rank, {}, kRowThreads, 0, stream, found, total, out);
 }
 
 void queue_likeliest(StreamHandle stream, const RowsView& row, const LikeliestView& out) {

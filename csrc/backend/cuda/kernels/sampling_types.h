@@ -85,6 +85,11 @@ struct HeaviestView {
 };
 void queue_heaviest(StreamHandle stream, const float* weight, int vocab, const HeaviestView& out);
 
+// The same in order, likeliest first, ties by the lower id: out [count], with *total; an id below 0
+// where there are fewer. found: scratch
+void queue_rank(StreamHandle stream, const float* weight, int vocab, const std::uint64_t* total,
+                const HeaviestView& found, DrawnToken* out);
+
 // The largest logit, the total mass at temperature 1 and the ids of the `count` likeliest tokens,
 // in no order. ids [count]; found: a counter, 0 before
 struct LikeliestView {

@@ -110,7 +110,7 @@ __device__ __forceinline__ Step step_rejection(const RowsView& rows, const TreeV
   Remaining remaining{weight, total, shares, rows.vocab, total};
   std::uint32_t sibling = 0;
   for (int i = node + 1; i < tree.nodes; ++i) {
-    if (tree.parents[i] != node) continue;
+    if (tree.parents[i] != node || tree.tokens[i] < 0) continue;
     const double coin =
         u64_to_unit(random_u64({rule.seed, position, RngPurpose::kAccept, sibling++}));
     const int token = tree.tokens[i];
