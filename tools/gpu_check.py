@@ -34,6 +34,8 @@ ENGINE_TESTS = [
     "tests/cuda_emu/test_engine.py",
     "tests/cuda_emu/test_heads.py",
     "tests/cuda_emu/test_recorded_passes.py",
+    "tests/cuda_emu/test_architectures.py",
+    "tests/cuda_emu/test_tokens_in_place.py",
 ]
 # For compute-sanitizer, which makes a kernel some hundred times slower: every kernel once.
 FEW = (

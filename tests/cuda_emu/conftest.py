@@ -8,4 +8,6 @@ from __future__ import annotations
 from support.backends import CUDA_DEVICE, EMULATED
 
 collect_ignore_glob = [] if CUDA_DEVICE else ["test_*.py"]
-collect_ignore = [] if EMULATED else ["test_emulator.py", "test_gpu_check.py"]
+# What is about the emulated device itself: its two devices, its memory, its faults.
+_OF_THE_EMULATOR = ["test_devices.py", "test_emulator.py", "test_gpu_check.py", "test_placement.py"]
+collect_ignore = [] if EMULATED else _OF_THE_EMULATOR

@@ -10,6 +10,7 @@ import pytest
 
 from model_families import FAMILIES
 from specdec_native import _core
+from support.backends import CUDA_DEVICE
 from support.engine import GREEDY, load, run
 
 TOKENS = [3 + 7 * i % 290 for i in range(85)]
@@ -21,7 +22,7 @@ def test_logits_are_those_of_the_cpu_by_bytes(make_model: Callable[..., Path], f
     layers = 4 if family == "smollm3" else 2
     path = make_model(family=family, dtype="q8_0", layers=layers)
     found = []
-    for device in ("cuda_emu", "cpu"):
+    for device in (CUDA_DEVICE, "cpu"):
         generator = _core.Generator(load(path, device), 128, "f16")
         found.append([generator.logits(TOKENS[:n], n - 1) for n in (80, len(TOKENS))])
     for device, cpu in zip(*found, strict=True):
@@ -36,6 +37,8 @@ def test_trees_on_the_device(make_model: Callable[..., Path], family: str) -> No
     prompt = [*TOKENS[:50], *TOKENS[:9]]
     fields = {**GREEDY, "max_tokens": 12}
     plain = run(load(path), prompt, **fields)
-    drafted = run(load(path, "cuda_emu"), prompt, [_core.SuffixDrafter(6, 1, 8, 3, 0.01)], **fields)
+    drafted = run(
+        load(path, CUDA_DEVICE), prompt, [_core.SuffixDrafter(6, 1, 8, 3, 0.01)], **fields
+    )
     assert drafted.tokens == plain.tokens
     assert drafted.stats["drafted"] > 0
