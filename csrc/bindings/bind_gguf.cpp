@@ -1,6 +1,4 @@
 // Python view of the GGUF reader: metadata as Python values, the tensor directory, tensor contents.
-// Byte strings become str with surrogateescape, so that tokens which are no UTF-8 stay distinct and
-// convert back to the same bytes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -14,6 +12,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/gguf_handle.h"
+#include "bindings/python_strings.h"
 #include "core/dequantize.h"
 #include "core/error.h"
 #include "gguf/reader.h"
@@ -22,25 +21,6 @@ namespace py = pybind11;
 
 namespace specdec {
 namespace {
-
-py::str to_str(std::string_view bytes) {
-  PyObject* text =
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
-  if (text == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(text);
-}
-
-// The bytes of a str made by to_str.
-std::string to_bytes(const py::str& text) {
-  PyObject* bytes = PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape");
-  if (bytes == nullptr) throw py::error_already_set();
-  return std::string(py::reinterpret_steal<py::bytes>(bytes));
-}
-
-// Any os.PathLike, str or bytes, as the system's bytes (UTF-8 on Windows).
-std::string path_bytes(const py::object& path) {
-  return std::string(py::bytes(py::module_::import("os").attr("fsencode")(path)));
-}
 
 template <typename T>
 py::array copy_array(const MetadataValue& value) {
@@ -215,18 +195,13 @@ void bind_gguf(py::module_& m) {
            }),
            py::arg("path"),
            "Open `path`, of a split model any part; raises GgufError for a damaged file.")
-      .def_property_readonly(
-          "path",
-          [](const GgufHandle& self) {
-            return py::module_::import("os").attr("fsdecode")(py::bytes(self.file->path()));
-          })
+      .def_property_readonly("path",
+                             [](const GgufHandle& self) { return path_str(self.file->path()); })
       .def_property_readonly(
           "paths",
           [](const GgufHandle& self) {
-            const py::object decode = py::module_::import("os").attr("fsdecode");
             std::vector<py::str> all;
-            for (const std::string& path : self.file->paths())
-              all.push_back(decode(py::bytes(path)));
+            for (const std::string& path : self.file->paths()) all.push_back(path_str(path));
             return all;
           },
           "The files of a split model, in order; one file else.")

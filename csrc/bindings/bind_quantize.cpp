@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/python_strings.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "gguf/quantize_file.h"
@@ -22,13 +23,6 @@ namespace {
 namespace py = pybind11;
 
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
-
-py::str name_of(const std::string& bytes) {
-  PyObject* text =
-      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
-  if (text == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(text);
-}
 
 QuantizeResult quantize(const py::bytes& in, const py::bytes& out, const std::string& recipe,
                         bool pure, int threads, const py::bytes& importance,
@@ -111,7 +105,7 @@ void bind_recipes(py::module_& m) {
 
 void bind_quantize(py::module_& m) {
   py::class_<QuantizedTensor>(m, "QuantizedTensor", "What became of one tensor.")
-      .def_property_readonly("name", [](const QuantizedTensor& s) { return name_of(s.name); })
+      .def_property_readonly("name", [](const QuantizedTensor& s) { return to_str(s.name); })
       .def_property_readonly("from_type",
                              [](const QuantizedTensor& s) { return gguf_type_name(s.from); })
       .def_property_readonly("to_type",

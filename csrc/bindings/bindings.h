@@ -7,6 +7,7 @@ namespace specdec {
 
 void bind_errors(pybind11::module_& m);
 void bind_gguf(pybind11::module_& m);
+void bind_gguf_writer(pybind11::module_& m);
 void bind_quantize(pybind11::module_& m);
 void bind_backend(pybind11::module_& m);
 void bind_bench(pybind11::module_& m);

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = SPECDEC_VERSION;
   specdec::bind_errors(m);
   specdec::bind_gguf(m);
+  specdec::bind_gguf_writer(m);
   specdec::bind_quantize(m);
   specdec::bind_text(m);
   specdec::bind_backend(m);

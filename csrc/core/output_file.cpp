@@ -24,6 +24,12 @@ fs::path native_path(const std::string& path) {
 #endif
 }
 
+#ifdef _WIN32
+constexpr const char* kSeparators = "/\\";
+#else
+constexpr const char* kSeparators = "/";
+#endif
+
 // Fails where a file of that name exists.
 std::FILE* create_new(const std::string& path) {
 #ifdef _WIN32
@@ -42,20 +48,28 @@ std::string random_suffix() {
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  if (path_.empty()) throw OutputError("cannot write the output: its path is empty");
-  if (path_.find('\0') != std::string::npos) {
-    throw OutputError(str("cannot write ", quoted(path_, 4096), ": the path contains a zero byte"));
-  }
+void require_output_path(const std::string& path) {
+  if (path.empty()) throw OutputError("cannot write the output: its path is empty");
+  const auto refuse = [&path](const std::string& why) {
+    throw OutputError(str("cannot write ", quoted(path, 4096), ": ", why));
+  };
+  if (path.find('\0') != std::string::npos) refuse("the path contains a zero byte");
   std::error_code ignored;
-  if (fs::is_directory(native_path(path_), ignored)) {
-    throw OutputError(str("cannot write ", quoted(path_, 4096), ": it is a directory"));
+  if (fs::is_directory(native_path(path), ignored)) {
+    refuse("it is a directory; give the path of a file in it");
   }
   // Renaming would replace a device such as /dev/null by the file.
-  const fs::file_status status = fs::status(native_path(path_), ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    throw OutputError(str("cannot write ", quoted(path_, 4096), ": it is not a regular file"));
-  }
+  const fs::file_status status = fs::status(native_path(path), ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) refuse("it is not a regular file");
+  const fs::path folder = native_path(path).parent_path();
+  if (folder.empty() || fs::is_directory(folder, ignored)) return;
+  const std::string name = quoted(path.substr(0, path.find_last_of(kSeparators)), 4096);
+  if (fs::exists(folder, ignored)) refuse(name + " is a file, no folder");
+  refuse("there is no folder " + name + "; create it first");
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  require_output_path(path_);
   temporary_ = path_ + random_suffix();
   errno = 0;
   file_ = create_new(temporary_);

@@ -9,10 +9,14 @@
 
 namespace specdec {
 
+// Checks whether a file may be written there. Throws OutputError with path and reason: no such
+// folder, a directory of that name, no regular file.
+void require_output_path(const std::string& path);
+
 class OutputFile {
  public:
-  // `path` as for MappedFile. Throws OutputError with path and reason: no permission, no such
-  // folder, a directory of that name.
+  // `path` as for MappedFile. Throws OutputError as require_output_path, or where there is no
+  // permission.
   explicit OutputFile(std::string path);
   // Removes the temporary file unless commit() succeeded.
   ~OutputFile();

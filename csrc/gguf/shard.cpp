@@ -106,6 +106,15 @@ std::string_view gguf_type_name(std::uint32_t type_number) {
   }
 }
 
+std::optional<std::uint32_t> gguf_type_number(std::string_view name) {
+  constexpr std::uint32_t kMost = 64;
+  for (std::uint32_t number = 0; number < kMost; ++number) {
+    const bool writable = dtype_from_gguf(number) || plain_type_bytes(number) > 0;
+    if (writable && gguf_type_name(number) == name) return number;
+  }
+  return std::nullopt;
+}
+
 GgufShard::GgufShard(const std::string& path) : file_(path) {
   Cursor cursor(file_.data(), file_.size(), file_.path());
   read_header(cursor);

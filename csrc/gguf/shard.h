@@ -39,6 +39,9 @@ std::size_t plain_type_bytes(std::uint32_t type_number);
 // cannot read; "unknown" for others.
 std::string_view gguf_type_name(std::uint32_t type_number);
 
+// The number of a type of which data can be written: one that this library decodes, or a plain one.
+std::optional<std::uint32_t> gguf_type_number(std::string_view name);
+
 class GgufShard {
  public:
   // Throws GgufError naming the field and the byte offset.

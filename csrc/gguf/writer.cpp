@@ -1,5 +1,6 @@
 #include "gguf/writer.h"
 
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -14,7 +15,6 @@ using gguf::append;
 using gguf::append_string;
 
 constexpr std::uint32_t kVersion = 3;
-constexpr std::size_t kUsualAlignment = 32;
 constexpr std::string_view kAlignmentKey = "general.alignment";
 
 std::size_t aligned(std::size_t offset, std::size_t alignment) {
@@ -39,6 +39,27 @@ std::size_t entry_bytes(const TensorPlan& tensor) {
 
 }  // namespace
 
+TensorPlan plan_tensor(std::string name, std::string_view type, std::vector<std::size_t> shape) {
+  const std::optional<std::uint32_t> number = gguf_type_number(type);
+  if (!number || shape.empty()) {
+    throw InvalidArgument(str("tensor ", quoted(name), " of type ", quoted(type), " and ",
+                              shape.size(), " dimensions cannot be written"));
+  }
+  const std::size_t cols = shape.back();
+  std::size_t rows = 1;
+  for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
+  std::size_t bytes = plain_type_bytes(*number) * cols;
+  if (const auto dtype = dtype_from_gguf(*number)) {
+    const std::size_t block = dtype_info(*dtype).block_size;
+    if (cols % block != 0) {
+      throw InvalidArgument(str("tensor ", quoted(name), " has rows of ", cols,
+                                " values, which are no whole blocks of ", type));
+    }
+    bytes = row_bytes(*dtype, cols);
+  }
+  return {std::move(name), *number, std::move(shape), rows * bytes};
+}
+
 GgufWriter::GgufWriter(const std::string& path, MetadataWriter metadata,
                        std::vector<TensorPlan> tensors, std::size_t alignment,
                        std::uint64_t max_bytes)
@@ -53,6 +74,7 @@ GgufWriter::GgufWriter(const std::string& path, MetadataWriter metadata,
     metadata_.set_u32(kAlignmentKey, static_cast<std::uint32_t>(alignment_));
   }
   plan_parts(max_bytes);
+  for (const std::string& one : paths()) require_output_path(one);  // before any work
   begin_part();
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/output_file.h"
@@ -20,6 +21,12 @@ struct TensorPlan {
   std::vector<std::size_t> shape;  // outermost first
   std::size_t bytes = 0;           // of its data
 };
+
+// A tensor of a type by its name: "Q4_K", "I64". Throws InvalidArgument for an unknown type, and
+// for rows that are no whole blocks of it.
+TensorPlan plan_tensor(std::string name, std::string_view type, std::vector<std::size_t> shape);
+
+inline constexpr std::size_t kUsualAlignment = 32;  // of the format
 
 class GgufWriter {
  public:

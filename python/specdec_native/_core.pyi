@@ -19,6 +19,7 @@ __all__: list[str] = [
     "Generator",
     "GgufFile",
     "GgufTensor",
+    "GgufWriter",
     "LayerSkipDrafter",
     "MachineProbe",
     "MaskSource",
@@ -47,6 +48,7 @@ __all__: list[str] = [
     "recipe_file_type",
     "recipe_names",
     "recipe_type",
+    "split_names",
     "spread_layers",
     "supported_architectures",
     "testing",
@@ -108,7 +110,7 @@ class GgufFile:
         All metadata as a dict: numbers, bools, str; arrays as NumPy arrays or list[str].
         """
     @property
-    def path(self) -> typing.Any: ...
+    def path(self) -> str: ...
     @property
     def paths(self) -> list[str]:
         """
@@ -121,6 +123,45 @@ class GgufFile:
         """
     @property
     def version(self) -> int: ...
+
+class GgufWriter:
+    """
+    Writes a GGUF file, or the parts of a split model, under temporary names; finish() names
+    them. At the end of a with block, and on close(), what is unfinished is removed.
+    """
+    def __enter__(self) -> GgufWriter: ...
+    def __exit__(self, kind: typing.Any, error: typing.Any, trace: typing.Any) -> None: ...
+    def __init__(
+        self,
+        path: typing.Any,
+        metadata: dict[str, typing.Any],
+        tensors: collections.abc.Sequence[
+            tuple[str, str, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]]
+        ],
+        *,
+        max_bytes: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        metadata: in order; str, bool, int (u32, or i64), float (f32), a NumPy scalar or
+        array (its own type), a list of str, or of bool, int (i32) or float (f32).
+        tensors: name, type such as 'Q4_K' or 'I64', shape (outermost first).
+        max_bytes: of a file; 0: one file. Raises OutputError for a path that cannot be
+        written, before anything else.
+        """
+    def close(self) -> None: ...
+    def finish(self) -> int:
+        """
+        Names the files; returns the sum of their sizes.
+        """
+    def write(self, data: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]) -> None:
+        """
+        The next bytes of the current tensor.
+        """
+    @property
+    def paths(self) -> list[str]:
+        """
+        Of the files, in order.
+        """
 
 class QuantizedTensor:
     """
@@ -757,6 +798,11 @@ def recipe_type(
     F32 for what is no matrix of weights. name: as in a GGUF file; shape: outermost first;
     tied_output: the model has no output.weight; has_weights: importance weights are given.
     fallback: rows are no whole blocks of the type meant for it, which is a simpler one now.
+    """
+
+def split_names(name: str) -> list[str]:
+    """
+    Names of all parts of the split model of which this is one by its name; [name] of others.
     """
 
 def spread_layers(

@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from specdec_native import _core
 from specdec_native.chat import ChatTemplate, encode_chat
+from specdec_native.closing import Closing
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
 from specdec_native.drafter_building import build_drafter
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
@@ -44,7 +44,7 @@ _LOGIT_ROWS = 64  # rows with logits per pass: bounds the scratch memory
 Message = Mapping[str, Any]
 
 
-class Generator:
+class Generator(Closing):
     """Generates text with speculative decoding; the output is that of ordinary decoding.
 
     One request runs at a time; a second one, from this or another thread, is a `BusyError`.
@@ -447,19 +447,6 @@ class Generator:
     def __reduce__(self) -> NoReturn:
         """Refuses: weights and caches are no data to copy."""
         raise TypeError("a Generator cannot be copied or pickled; make a new one")
-
-    def __enter__(self) -> Generator:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the generator."""
-        self.close()
 
 
 def _context_length(n_ctx: int | None, trained: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from specdec_native.closing import Closing
 from specdec_native.stats import Stats, stats_from
 from specdec_native.text import IncrementalDetokenizer, StopMatcher
 
@@ -79,7 +79,7 @@ class Completion:
     logprobs: list[TokenLogprob] | None = None
 
 
-class Stream(Iterator[Chunk]):
+class Stream(Closing, Iterator[Chunk]):
     """An iterator of `Chunk`; starts working at the first `next`.
 
     Leaving it early is fine: closing it (or dropping the last reference) ends the request, and the
@@ -195,19 +195,6 @@ class Stream(Iterator[Chunk]):
             core.cancel()  # a pass that another thread is in ends at its next layer
         with self._lock:
             self._end("cancelled")
-
-    def __enter__(self) -> Stream:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the stream."""
-        self.close()
 
     def __del__(self) -> None:
         """Closes the stream when the last reference goes."""

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from oracle_checkpoint import read_oracle, write_checkpoint
@@ -27,3 +32,51 @@ def test_convert_a_model(tmp_path: Path) -> None:
     assert result["path"] == result["files"][0]
     assert result["fallbacks"] == {}
     assert run(folder, tmp_path / "m.gguf", "--split-size", "much").exit_code == 2
+
+
+INTERRUPTED = """
+import os, signal, sys
+from specdec_native.convert import gguf_file
+real = gguf_file._row_bytes
+def interrupted(plan, dtype, threads):
+    for rows in real(plan, dtype, threads):
+        yield rows
+        os.kill(os.getpid(), signal.SIGINT)
+gguf_file._row_bytes = interrupted
+from specdec_native.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("split", [(), ("--split-size", "40K")])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, split: tuple[str, ...]) -> None:
+    folder = write_checkpoint(read_oracle("llama"), tmp_path / "hf")
+    (tmp_path / "out").mkdir()
+    arguments = ["convert", str(folder), str(tmp_path / "out" / "m.gguf"), *split]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupt_while_the_package_is_loaded(tmp_path: Path) -> None:
+    """With a package in its place that takes long."""
+    (tmp_path / "specdec_native").mkdir()
+    slow = "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "specdec_native" / "__init__.py").write_text(slow)
+    python = Path(__file__).parent.parent.parent / "python"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specdec_command", "convert", "a", "b"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(python)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "\ninterrupted\n")
+    assert process.returncode == 130

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,86 +281,6 @@ def test_unknown_name(pip: FakePip) -> None:
 def test_errors_are_the_librarys() -> None:
     assert issubclass(PullError, Error)
     assert issubclass(PullError, OSError)
-
-
-# --- The hub -------------------------------------------------------------------------------------
-
-
-class FakeHub:
-    """Answers in place of the hub, and brings a file."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: D107
-        self.asked = 0
-        self.answer: Any = models.HubFile(
-            models.HubSource("own/repo", "m.gguf"), "rev", len(CONTENT), TOY.sha256, True
-        )
-        monkeypatch.setattr(models, "find_hub_file", self.find)
-        monkeypatch.setattr(models, "fetch_hub_file", self.fetch)
-
-    def find(self, source: models.HubSource) -> models.HubFile:
-        self.asked += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    def fetch(self, wanted: models.HubFile, folder: Path, on_bytes: Any) -> Path:
-        on_bytes(17)
-        path = folder / "m.gguf"
-        path.write_bytes(CONTENT)
-        return path
-
-
-@pytest.fixture
-def fake_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    return FakeHub(monkeypatch)
-
-
-@pytest.mark.parametrize("name", ["own/repo", "own/repo:m.gguf"])
-def test_hub_pull_and_resolve(fake_hub: FakeHub, cache: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"specdec pull {name}"):
-        resolve_model(name)
-    path = pull(name)
-    assert path == cache / "hub" / "own" / "repo" / "m.gguf"
-    assert resolve_model("own/repo") == resolve_model("own/repo:m.gguf") == path
-    assert pull(name) == path
-    assert fake_hub.asked == 1  # what is here and intact needs no network
-
-
-def test_hub_file_without_a_checksum(fake_hub: FakeHub) -> None:
-    fake_hub.answer = replace(fake_hub.answer, sha256=None)
-    path = pull("own/repo")
-    path.write_bytes(b"\xff" + CONTENT[1:])
-    assert pull("own/repo").read_bytes() == CONTENT
-    assert fake_hub.asked == 2
-
-
-def test_hub_wrong_file(fake_hub: FakeHub, cache: Path) -> None:
-    fake_hub.answer = replace(fake_hub.answer, sha256="0" * 64)
-    with pytest.raises(PullError, match="not the right file"):
-        pull("own/repo")
-    assert files_in(cache) == []
-
-
-def test_hub_of_several_files_is_asked_again(fake_hub: FakeHub) -> None:
-    fake_hub.answer = replace(fake_hub.answer, is_only=False)
-    pull("own/repo:m.gguf")
-    fake_hub.answer = PullError("own/repo holds 2 .gguf files")
-    with pytest.raises(PullError, match="holds 2"):
-        pull("own/repo")
-
-
-def test_hub_client_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PullError, match=r"pip install 'specdec_native\[hub\]'"):
-        pull("own/repo")
-
-
-@pytest.mark.parametrize("name", ["own/repo:../x.gguf", "own/repo:/x.gguf", "../x:y", "own/..:x"])
-def test_hub_name_cannot_leave_the_cache(cache: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        pull(name)
-    with pytest.raises(FileNotFoundError):
-        resolve_model(name)
 
 
 # --- Resolving -----------------------------------------------------------------------------------

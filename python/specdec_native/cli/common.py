@@ -48,7 +48,7 @@ def reported_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        print("\ninterrupted", file=sys.stderr)  # below the terminal's ^C, or half a line of text
         raise typer.Exit(_INTERRUPTED) from None
     except typer.Exit:
         raise

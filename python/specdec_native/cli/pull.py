@@ -19,19 +19,28 @@ def pull(
     name: Annotated[
         str,
         typer.Argument(
-            help=f"A known model, or OWNER/REPO[:FILE] on the Hugging Face hub. Known: {_KNOWN}.",
+            help="A known model, or OWNER/REPO[:FILE] on the Hugging Face hub (FILE: of a split "
+            f"model any part). Known: {_KNOWN}.",
             show_default=False,
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Fetches a model file, checks it, and keeps it in the user's cache folder."""
+    """Fetches a model, checks it, and keeps it in the user's cache folder."""
     with reported_errors():
         path = models.pull(name)
+        files = models.parts_of(path)
         if as_json:
-            print_json({"name": name, "path": str(path), "size": path.stat().st_size})
+            size = sum(one.stat().st_size for one in files)
+            print_json(
+                {"name": name, "path": str(path), "files": list(map(str, files)), "size": size}
+            )
             return
         known = models.KNOWN_MODELS.get(name)
         if known is not None:
             note(f"{known.about}; licence {known.licence}", dim=True)
+        if len(files) > 1:
+            note(
+                f"all {len(files)} parts of the model are here; any of them may be named", dim=True
+            )
         print(path)

@@ -95,11 +95,14 @@ def convert(
         OutputError: The file cannot be written.
         GgufError: The target's file is damaged.
         FileNotFoundError: There is no such folder or target.
-        ValueError: An unknown type or size.
+        NotADirectoryError: The checkpoint is a file.
+        ValueError: An unknown type or size, or the output is one of the files that are read.
     """
     name = type.lower()
     if name not in CONVERT_TYPES:
         raise ValueError(f"type is {type!r}; known are {', '.join(CONVERT_TYPES)}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}, expected at least 1")
     most = parse_size(split_size)
     model = None if target is None else _target(target)
     destination = Path(os.fspath(out)).expanduser()
@@ -110,7 +113,8 @@ def convert(
                 destination,
                 plan,
                 name,
-                lambda part: shown(part, f"converting {source.folder.name} to {type}"),
+                lambda part: shown(part, f"converting {source.folder.resolve().name} to {type}"),
+                inputs=source.paths + ([] if model is None else [model.path]),
                 split_bytes=most,
                 threads=threads or 0,
             )

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
 
+from specdec_native.closing import Closing
 from specdec_native.convert.config import ConfigView, Dim, read_json
 from specdec_native.convert.fp8 import scaled_rows
 from specdec_native.convert.safetensors_file import SafetensorsFile
@@ -23,7 +23,7 @@ _SCALES = "_scale_inv"  # behind the name of a weight of 8-bit floats
 _INDEX = "model.safetensors.index.json"
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """A folder with a configuration and tensors; nothing but names and shapes is kept in memory."""
 
     def __init__(
@@ -53,22 +53,14 @@ class Checkpoint:
             files = _open_tensors(folder, stack)
             return cls(folder, config, files, stack.pop_all())
 
-    def __enter__(self) -> Checkpoint:
-        """Closes the files at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the files."""
-        self.close()
-
     def close(self) -> None:
         """Closes the files."""
         self._stack.close()
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that a conversion may read."""
+        return [path for path in self.folder.iterdir() if path.suffix != ".gguf"]
 
     @property
     def names(self) -> list[str]:

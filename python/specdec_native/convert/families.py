@@ -31,6 +31,13 @@ _POST_NORMS = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 _PLAIN = {**_NORMS, **_ATTENTION, **_MLP}
+_GEMMA = {
+    **_NORMS,
+    **_POST_NORMS,
+    "pre_feedforward_layernorm": "ffn_norm",
+    **_ATTENTION,
+    **_MLP,
+}
 
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 # Which matrices have a bias: always, or where the configuration has a flag.
@@ -264,14 +271,7 @@ _LLAMA = Family(
 )
 _GEMMA3 = Family(
     "gemma3",
-    layer={
-        **_NORMS,
-        **_POST_NORMS,
-        "pre_feedforward_layernorm": "ffn_norm",
-        **_QK_NORMS,
-        **_ATTENTION,
-        **_MLP,
-    },
+    layer={**_GEMMA, **_QK_NORMS},
     biases=_ATTENTION_BIASES,
     activations=_GELU,
     norm_shift=1.0,
@@ -352,13 +352,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "Gemma2ForCausalLM": Family(
         "gemma2",
-        layer={
-            **_NORMS,
-            **_POST_NORMS,
-            "pre_feedforward_layernorm": "ffn_norm",
-            **_ATTENTION,
-            **_MLP,
-        },
+        layer=_GEMMA,
         biases=_ATTENTION_BIASES,
         activations=_GELU,
         norm_shift=1.0,

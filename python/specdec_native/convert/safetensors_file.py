@@ -11,12 +11,12 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_native.closing import Closing
 from specdec_native.convert.fp8 import E4M3
 from specdec_native.errors import ConvertError
 
@@ -63,7 +63,7 @@ class StoredTensor:
         return self.dtype in _INTEGERS
 
 
-class SafetensorsFile:
+class SafetensorsFile(Closing):
     """An open file; the tensors' names, types and shapes are known and their extents checked."""
 
     def __init__(self, path: Path) -> None:
@@ -82,19 +82,6 @@ class SafetensorsFile:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> SafetensorsFile:
-        """Closes the file at the end of the block."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the file."""
-        self.close()
 
     def close(self) -> None:
         """Closes the file."""

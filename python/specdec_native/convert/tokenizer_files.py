@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from specdec_native.convert.config import ConfigView, read_json, read_text, shortened
-from specdec_native.convert.gguf_values import GgufI32
 from specdec_native.convert.sentencepiece_model import (
     Piece,
     SentencePieceModel,
@@ -375,5 +374,5 @@ def sampling_keys(folder: Path) -> dict[str, Any]:
             SamplingParams(**{old: value})
         except (TypeError, ValueError) as error:
             raise ConvertError(f"{path}: key {old!r} is {shortened(value)}: {error}") from None
-        keys[f"general.sampling.{new}"] = GgufI32(value) if old == "top_k" else float(value)
+        keys[f"general.sampling.{new}"] = np.int32(value) if old == "top_k" else float(value)
     return keys

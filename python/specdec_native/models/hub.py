@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from specdec_native import _core
 from specdec_native.errors import PullError
 from specdec_native.models.downloads import TIMEOUT_VARIABLE, answer_timeout, run_watched
 
-__all__ = ["HubFile", "HubSource", "fetch_hub_file", "find_hub_file", "parse_hub_name"]
+__all__ = ["HubFile", "HubSource", "fetch_hub_file", "find_hub_files", "parse_hub_name"]
 
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _FILE = re.compile(r"[\w][\w .+-]*(/[\w][\w .+-]*)*", re.ASCII)
@@ -56,7 +57,7 @@ class HubFile:
         revision: The commit that the other values belong to.
         size: Bytes.
         sha256: Checksum; None if the hub names none.
-        is_only: Whether it is the only GGUF file of its repository.
+        is_only: Whether its model is the only one of its repository.
     """
 
     source: HubSource
@@ -79,11 +80,15 @@ def parse_hub_name(name: str) -> HubSource | None:
     return HubSource(repo, file)
 
 
-def find_hub_file(source: HubSource) -> HubFile:
-    """Asks the hub about a file; this is also the quick test whether it answers at all.
+def find_hub_files(source: HubSource) -> list[HubFile]:
+    """Asks the hub about a model; this is also the quick test whether it answers at all.
+
+    Returns:
+        Its file; of a split model, of which any part may be named, all parts in order.
 
     Raises:
-        PullError: The client is missing, the hub does not answer, or there is no such file.
+        PullError: The client is missing, the hub does not answer, or there is no such file, or not
+            all parts of it.
     """
     info = _repo_info(source)
     files: dict[str, Any] = {
@@ -93,24 +98,41 @@ def find_hub_file(source: HubSource) -> HubFile:
     }
     if not files:
         raise PullError(f"{source.repo} holds no .gguf file; look for a GGUF version of this model")
-    listing = ", ".join(sorted(files))
-    if source.file is None and len(files) > 1:
+    known = sorted({_core.split_names(name)[0] for name in files})
+    listing = ", ".join(known)
+    if source.file is None and len(known) > 1:
         raise PullError(
-            f"{source.repo} holds {len(files)} .gguf files; name one, as in "
-            f"'specdec pull {source.repo}:{min(files)}': {listing}"
+            f"{source.repo} holds {len(known)} models; name the file of one, as in "
+            f"'specdec pull {source.repo}:{known[0]}': {listing}"
         )
-    name = next(iter(files)) if source.file is None else source.file
-    if name not in files:
+    name = known[0] if source.file is None else source.file
+    parts = _core.split_names(name)
+    missing = [part for part in parts if part not in files]
+    if len(parts) > 1 and len(missing) < len(parts):
+        _require_parts(source, parts, missing)
+    elif missing:
         raise PullError(f"{source.repo} holds no file {name}; its .gguf files are {listing}")
-    entry = files[name]
-    if parse_hub_name(f"{source.repo}:{name}") is None:
-        raise PullError(f"{source.repo} names a file {name!r}, which is no acceptable file name")
+    return [_hub_file(source.repo, part, files[part], info, len(known) == 1) for part in parts]
+
+
+def _require_parts(source: HubSource, parts: list[str], missing: list[str]) -> None:
+    if missing:
+        raise PullError(
+            f"{source.repo} holds only {len(parts) - len(missing)} of the {len(parts)} parts of "
+            f"{parts[0]}; missing there: {', '.join(missing[:4])}"
+            f"{', ...' if len(missing) > 4 else ''}; nothing was fetched"
+        )
+
+
+def _hub_file(repo: str, name: str, entry: Any, info: Any, is_only: bool) -> HubFile:
+    if parse_hub_name(f"{repo}:{name}") is None:
+        raise PullError(f"{repo} names a file {name!r}, which is no acceptable file name")
     return HubFile(
-        source=HubSource(source.repo, name),
+        source=HubSource(repo, name),
         revision=info.sha or "",
         size=entry.size or 0,
         sha256=getattr(entry.lfs, "sha256", None),
-        is_only=len(files) == 1,
+        is_only=is_only,
     )
 
 
@@ -179,7 +201,7 @@ def fetch_hub_file(wanted: HubFile, folder: Path, on_bytes: Callable[[int], None
     """Downloads a file.
 
     Args:
-        wanted: From `find_hub_file`.
+        wanted: From `find_hub_files`.
         folder: An empty folder for it.
         on_bytes: Called with the bytes that have come so far.
 

@@ -222,7 +222,7 @@ class Record:
     Attributes:
         size: Its bytes.
         sha256: Its checksum.
-        is_only: Whether it was the only GGUF file of its repository.
+        is_only: Whether its model was the only one of its repository.
     """
 
     size: int
