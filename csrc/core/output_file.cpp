@@ -30,6 +30,29 @@ constexpr const char* kSeparators = "/\\";
 constexpr const char* kSeparators = "/";
 #endif
 
+std::string native_text(const fs::path& path) {
+#ifdef _WIN32
+  const auto text = path.u8string();
+  return std::string(text.begin(), text.end());
+#else
+  return path.string();
+#endif
+}
+
+// What a path that is a link stands for, also where nothing is there yet: the link stays, and the
+// bytes go to the disk that it was made for.
+std::string followed(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux follows; a circle stays a link
+  fs::path at = native_path(path);
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(at, error); ++i) {
+    const fs::path target = fs::read_symlink(at, error);
+    if (error) break;
+    at = at.parent_path() / target;  // the target alone where it is absolute
+  }
+  return native_text(at);
+}
+
 // Fails where a file of that name exists.
 std::FILE* create_new(const std::string& path) {
 #ifdef _WIN32
@@ -48,8 +71,9 @@ std::string random_suffix() {
 
 }  // namespace
 
-void require_output_path(const std::string& path) {
-  if (path.empty()) throw OutputError("cannot write the output: its path is empty");
+void require_output_path(const std::string& given) {
+  if (given.empty()) throw OutputError("cannot write the output: its path is empty");
+  const std::string path = given.find('\0') == std::string::npos ? followed(given) : given;
   const auto refuse = [&path](const std::string& why) {
     throw OutputError(str("cannot write ", quoted(path, 4096), ": ", why));
   };
@@ -58,6 +82,7 @@ void require_output_path(const std::string& path) {
   if (fs::is_directory(native_path(path), ignored)) {
     refuse("it is a directory; give the path of a file in it");
   }
+  if (fs::is_symlink(native_path(path), ignored)) refuse("it is a link to itself");
   // Renaming would replace a device such as /dev/null by the file.
   const fs::file_status status = fs::status(native_path(path), ignored);
   if (fs::exists(status) && !fs::is_regular_file(status)) refuse("it is not a regular file");
@@ -70,6 +95,7 @@ void require_output_path(const std::string& path) {
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   require_output_path(path_);
+  path_ = followed(path_);
   temporary_ = path_ + random_suffix();
   errno = 0;
   file_ = create_new(temporary_);

@@ -241,6 +241,22 @@ def test_a_link_to_nothing(tmp_path: Path) -> None:
         convert(folder, tmp_path / "m.gguf")
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer_config.json"])
+def test_pointers_of_git_lfs(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path / "hf")
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(sd.ConvertError, match=rf"{name}: is a Git LFS pointer.*git lfs pull"):
+        convert(folder, tmp_path / "m.gguf")
+
+
+def test_hidden_files_are_none_of_the_checkpoint(tmp_path: Path) -> None:
+    """As macOS leaves them in archives."""
+    folder = checkpoint(tmp_path / "hf")
+    (folder / WEIGHTS).rename(folder / "weights.safetensors")
+    (folder / "._weights.safetensors").write_bytes(b"x")
+    convert(folder, tmp_path / "m.gguf")
+
+
 def test_null_is_what_transformers_takes_it_for(tmp_path: Path) -> None:
     """As many key/value heads as heads; no soft cap; the ratio of two lengths."""
     folder = checkpoint(tmp_path / "gemma", "gemma2", attn_logit_softcapping=None)

@@ -320,6 +320,16 @@ def test_missing_and_damaged_tokenizer_files(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
+def test_sentencepiece_models_of_another_type(tmp_path: Path) -> None:
+    """Words (3) and characters (4) are cut by rules of their own."""
+    (tmp_path / "tokenizer.model").write_bytes(b"\x0a\x03\x0a\x01a\x12\x02\x18\x03")
+    with pytest.raises(sd.ConvertError, match=r"tokenizer.model: key 'model_type' is 3; supp"):
+        plan(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(sd.ConvertError, match=r"tokenizer.model: is a Git LFS pointer"):
+        plan(tmp_path)
+
+
 def test_all_kinds_are_tested() -> None:
     assert set(KINDS) >= {*BYTE_LEVEL, "llama-spm", "llama-unigram", "gemma-spm", "phi3-spm"}
 

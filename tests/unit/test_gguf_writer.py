@@ -182,6 +182,26 @@ def test_a_converters_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> No
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    """The link stays; the file lies where it points to, also if nothing was there."""
+    run = convert_in(tmp_path)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "m.gguf").symlink_to(Path("disk") / "x.gguf")
+    (tmp_path / "n.gguf").symlink_to(tmp_path / "m.gguf")
+    for _ in range(2):
+        assert run(tmp_path / "n.gguf", progress=False).path == tmp_path / "n.gguf"
+        assert (tmp_path / "n.gguf").is_symlink()
+        assert (tmp_path / "m.gguf").is_symlink()
+        assert [one.name for one in (tmp_path / "disk").iterdir()] == ["x.gguf"]
+        assert len(_core.GgufFile(tmp_path / "n.gguf").tensors) == 21
+    (tmp_path / "o.gguf").symlink_to(tmp_path / "gone" / "x.gguf")
+    with pytest.raises(sd.OutputError, match=r"there is no folder '.*gone'; create it first"):
+        run(tmp_path / "o.gguf", progress=False)
+    (tmp_path / "p.gguf").symlink_to(tmp_path / "p.gguf")
+    with pytest.raises(sd.OutputError, match=r"p.gguf': it is a link to itself"):
+        run(tmp_path / "p.gguf", progress=False)
+
+
 def test_names_of_any_script(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "m\u00f6dell \u4f60\u597d \U0001f680")
     result = sd.convert(folder, folder / "\u00e9.gguf", split_size="60K", progress=False)

@@ -132,10 +132,13 @@ def convert(
 
 def _plan(source: Checkpoint, target: Target | None, type_name: str) -> tuple[str, FilePlan]:
     if is_medusa(source):
-        return "medusa", plan_medusa(source, target)
-    if is_eagle3(source):
-        return "eagle3", plan_eagle3(source, target)
-    return plan_model(source, type_name)
+        kind, plan = "medusa", plan_medusa(source, target)
+    elif is_eagle3(source):
+        kind, plan = "eagle3", plan_eagle3(source, target)
+    else:
+        return plan_model(source, type_name)
+    plan.notes += [] if target is None else target.notes
+    return kind, plan
 
 
 def _target(target: str | os.PathLike[str]) -> Target:

@@ -195,7 +195,7 @@ def _unindexed(folder: Path) -> list[Path]:
         ConvertError: There are none, or one of a numbered set is missing.
     """
     whole = folder / "model.safetensors"
-    paths = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    paths = [whole] if whole.is_file() else sorted(folder.glob("[!.]*.safetensors"))
     if not paths:
         pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
         if pickles:

@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec_native.errors import ConvertError
 
-__all__ = ["ConfigView", "Dim", "read_json", "read_text", "shortened"]
+__all__ = ["ConfigView", "Dim", "read_json", "read_text", "refuse_pointer", "shortened"]
 
 _LARGEST = 3.4e38  # of a float32, as which numbers are written
 
@@ -21,13 +21,23 @@ def read_text(path: Path) -> str:
         ConvertError: It is not there, cannot be read, or is no UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConvertError(f"{path}: this file is missing") from None
     except OSError as error:
         raise ConvertError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise ConvertError(f"{path}: no text in UTF-8 ({error.reason} at {error.start})") from None
+    refuse_pointer(path, text.encode("utf-8", "surrogatepass"))
+    return text
+
+
+def refuse_pointer(path: Path, start: bytes) -> None:
+    """Raises ConvertError where a file, or its first bytes, are what Git LFS puts in its place."""
+    if start[:8] == b"version ":
+        raise ConvertError(
+            f"{path}: is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _metadata(
     rope: Rope,
 ) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "general.name": source.folder.name,
+        "general.name": source.folder.resolve().name,
         "eagle3.block_count": 1,
         "eagle3.context_length": config.whole("max_position_embeddings", 2048),
         "eagle3.embedding_length": shape.width,

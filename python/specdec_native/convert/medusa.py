@@ -69,7 +69,7 @@ def _metadata(
     source: Checkpoint, target: Target | None, heads: int, blocks: int, width: int
 ) -> dict[str, object]:
     base = source.config.text("base_model_name_or_path", "")
-    values: dict[str, object] = {"general.name": source.folder.name}
+    values: dict[str, object] = {"general.name": source.folder.resolve().name}
     if base:
         values["medusa.base_model"] = base
     values |= {

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_native.closing import Closing
+from specdec_native.convert.config import refuse_pointer
 from specdec_native.convert.fp8 import E4M3
 from specdec_native.errors import ConvertError
 
@@ -114,10 +115,7 @@ class SafetensorsFile(Closing):
 
 def _read_header(path: Path, file: Any, size: int) -> dict[str, StoredTensor]:
     start = file.read(8)
-    if start == b"version ":
-        raise ConvertError(
-            f"{path}: is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"
-        )
+    refuse_pointer(path, start)
     length = int.from_bytes(start, "little")
     if size < 8 or length > min(size - 8, _MOST_HEADER_BYTES):
         raise ConvertError(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specdec_native.convert.config import refuse_pointer
 from specdec_native.errors import ConvertError
 
 __all__ = ["Piece", "SentencePieceModel", "read_sentencepiece"]
@@ -55,14 +56,18 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
         ConvertError: It is no model of sentencepiece, or of a kind that we do not know.
     """
     model = SentencePieceModel()
+    data = path.read_bytes()
+    refuse_pointer(path, data)
     try:
-        for number, value in _fields(path.read_bytes()):
+        for number, value in _fields(data):
             if number == _PIECES:
                 model.pieces.append(_piece(_as_bytes(value)))
             elif number == _TRAINER:
                 _read_trainer(path, _as_bytes(value), model)
             elif number == _NORMALIZER:
                 _read_normalizer(_as_bytes(value), model)
+    except ConvertError:
+        raise
     except (IndexError, ValueError, struct.error):
         raise ConvertError(
             f"{path}: this is no SentencePiece model; give the folder a tokenizer.json"

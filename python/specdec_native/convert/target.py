@@ -27,6 +27,7 @@ class Target:
         width: Its width.
         vocab: Rows of its embedding.
         tokenizer: Its ``tokenizer.*`` keys, with their values.
+        notes: What of its tokenizer was left out.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class Target:
     width: int
     vocab: int
     tokenizer: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: Path) -> Target:
@@ -51,9 +53,9 @@ class Target:
         _, family = find_family(config)
         text = config.merged(config.part("text_config")).with_defaults(family.defaults)
         vocab = text.whole("vocab_size")
-        tokenizer, _ = plan_tokenizer(folder, config, vocab, family.architecture)
+        tokenizer, notes = plan_tokenizer(folder, config, vocab, family.architecture)
         layers, width = text.whole("num_hidden_layers"), text.whole("hidden_size")
-        return cls(folder, layers, width, vocab, _plain(tokenizer))
+        return cls(folder, layers, width, vocab, _plain(tokenizer), tuple(notes))
 
     @classmethod
     def _of_file(cls, path: Path) -> Target:
