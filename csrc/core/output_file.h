@@ -9,8 +9,8 @@
 
 namespace specdec {
 
-// Checks whether a file may be written there; a link is followed. Throws OutputError with path and reason: no such
-// folder, a directory of that name, no regular file.
+// Checks whether a file may be written there; a link is followed. Throws OutputError with path and
+// reason: no such folder, a directory of that name, no regular file.
 void require_output_path(const std::string& path);
 
 class OutputFile {
