@@ -35,7 +35,7 @@ WATCHED = [
 SMALL = (
     "not 37-256 and not 130-32 and not many_thread_blocks and not many_rows and not 190"
     " and (not (test_products or test_every_type) or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
-    " and not (test_choices and 40-) and not as_many_experts"
+    " and not (test_choices and 40-) and not as_many_experts and not 20-types and not a_row_does"
 )
 # The engine's tests, each with less to do than on the host (support.engine.sized).
 ENGINE = [

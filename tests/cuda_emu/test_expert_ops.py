@@ -61,7 +61,7 @@ def test_every_type_at_every_width(emu: Any, cpu: Any, dtype: str) -> None:
     block = block_geometry(dtype)[0]
     features, width = (256, 256) if block == 256 else (96, 64)
     weights = stacks(dtype, 5, features, width)
-    for rows in WIDTHS if dtype in ("Q4_K", "Q8_0", "F16") else (1, 2, 9, 33):
+    for rows in WIDTHS if dtype in ("Q5_K", "Q8_0", "BF16") else (1, 9):
         x = floats(PASSES, rows, width, seed=rows)
         check(emu, cpu, x, identity_router(5, width), *weights, used=2)
 
@@ -94,7 +94,7 @@ def test_biases_are_those_of_the_expert(
 
 
 @pytest.mark.parametrize("dtype", ["Q4_0", "F32"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 16, 40])
+@pytest.mark.parametrize("rows", [1, 3, 16, 40])
 @pytest.mark.parametrize("used", [1, 3, 14])
 def test_choices_at_the_edge(emu: Any, cpu: Any, dtype: str, rows: int, used: int) -> None:
     """Of 14 experts: all rows want one; a tie of all; NaN; a row of its own choice; all of them."""
