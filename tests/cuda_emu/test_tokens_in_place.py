@@ -82,6 +82,17 @@ def test_the_host_waits_for_the_verdict_alone(paths: dict[str, Path], kind: str,
     assert none == 0
 
 
+@pytest.mark.parametrize("family", ["qwen3moe", "mixtral", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["draft chain", "draft tree"])
+def test_a_mixture_waits_no_more(make_model: Callable[..., Path], family: str, kind: str) -> None:
+    """Which experts a row goes to stays on the device, in the prompt's passes too."""
+    paths = {"target": make_model(family=family, dtype="q8_0", layers=2, seed=3)}
+    tokens, stats, waits = generate(kind, paths, CUDA_DEVICE, **FILTERED)
+    assert tokens == generate(kind, paths, "cpu", **FILTERED)[0]
+    assert stats["accepted"] > 0
+    assert waits == stats["rounds"]
+
+
 @pytest.mark.parametrize("kind", ["growing tree", "eagle tree"])
 def test_a_tree_that_grows_by_confidence_is_looked_at(paths: dict[str, Path], kind: str) -> None:
     tokens, stats, waits = generate(kind, paths, CUDA_DEVICE, **FILTERED)

@@ -38,6 +38,11 @@ def recorded(points: dict[int, float]) -> Curve:
     return curve
 
 
+def mixture(share: float, experts: int, used: int) -> Curve:
+    """Rows that choose experts independently; `share` of the bytes of one row are its experts'."""
+    return lambda w: 1.0 + share * (experts / used * (1.0 - (1.0 - used / experts) ** w) - 1.0)
+
+
 CURVES: dict[str, Curve] = {
     "flat": linear(1.3),
     "steep": linear(3.0),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from specdec_native import _core
-from support.drafting_simulator import CURVES, Simulation, Trace, best_fixed_time
+from support.drafting_simulator import CURVES, Simulation, Trace, best_fixed_time, mixture
 from support.drafting_traces import KINDS, noisy_clock
 
 SEEDS = 9  # of each kind, cost curve and clock: 1080 traces
@@ -54,6 +55,19 @@ def test_never_slower_than_plain_decoding(kind: str) -> None:
         assert by_plain >= 0.97, which
     # The best setting of each trace is chosen with hindsight.
     assert mean([by_best for _, _, by_best in outcomes(kind)]) >= 0.90
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_never_slower_on_a_mixture_of_experts(kind: str) -> None:
+    """Where the second row costs nearly as much as the first, and what was expected is too much."""
+    facts = (0.7, 128, 8)
+    for share in (facts[0], 0.3):
+        seasoned = Simulation(_core.testing.Controller(*facts))
+        for seed in range(SEEDS):
+            trace = make_trace(kind, "flat", seed % 2 == 0, seed)
+            trace = replace(trace, curve=mixture(share, *facts[1:]))
+            for simulation in (Simulation(_core.testing.Controller(*facts)), seasoned):
+                assert trace.plain_time() / simulation.time(trace) >= 0.97, (share, seed)
 
 
 def test_near_the_best_fixed_settings_in_the_mean() -> None:
