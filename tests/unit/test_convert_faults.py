@@ -88,9 +88,13 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
             ({}, r"key 'factor' is missing, expected a positive number"),
             ({"factor": "x"}, r"key 'factor' is 'x', expected a positive"),
             ({"factor": float("inf")}, r"key 'factor' is inf, expected"),
+            ({"factor": 1e7}, r"key 'factor' is 10000000.0, expected a positive number up to"),
+            ({"factor": 2.0, "beta_fast": 1e7}, r"'beta_fast' is .*, expected .* to 1e\+06"),
+            ({"factor": 2.0, "attention_factor": 1e4}, r"'attention_factor' is .* to 1000"),
+            ({"factor": 2.0, "mscale": 1e4, "mscale_all_dim": 1.0}, r"'mscale' is .* up to 100"),
             (
                 {"factor": 2.0, "original_max_position_embeddings": 0},
-                r"'original_max_position_embeddings' is 0, expected a whole number of at least 1",
+                r"'original_max_position_embeddings' is 0, expected a whole number from 1 to",
             ),
             (
                 {"factor": 2.0, "original_max_position_embeddings": 4096.5},
@@ -136,8 +140,21 @@ DAMAGE: list[tuple[str, dict[str, Any], Any, str]] = [
     ),
     ("qwen2", {"layer_types": "x"}, None, r"key 'layer_types' is 'x', expected a list"),
     ("gemma2", {"attn_logit_softcapping": 0}, None, r"softcapping' is 0, expected a positive num"),
-    ("llama", {"num_key_value_heads": 0}, None, r"is 0, expected a whole number of at least 1"),
+    ("llama", {"num_key_value_heads": 0}, None, r"is 0, expected a whole number from 1 to"),
     ("llama", {"hidden_size": None}, None, r"key 'hidden_size' is null, expected a whole number"),
+    *(  # what would not load
+        (name, {key: value}, None, rf"key '{key}' is .*, expected a .*{most}")
+        for name, key, value, most in (
+            ("llama", "max_position_embeddings", 2**31 - 1, "from 1 to 16777216"),
+            ("gemma2", "sliding_window", 2**24 + 1, "from 1 to 16777216"),
+            ("llama", "rms_norm_eps", 1.5, "positive number up to 1"),
+            ("starcoder2", "norm_epsilon", 7, "positive number up to 1"),
+            ("llama", "rope_theta", 0.5, r"from 1 to 1e\+12"),
+            ("gemma3", "rope_local_base_freq", 1e13, r"from 1 to 1e\+12"),
+            ("gemma2", "final_logit_softcapping", 1e7, r"up to 1e\+06"),
+            ("granite", "logits_scaling", 1e7, r"up to 1e\+06"),
+        )
+    ),
     ("llama", {"architectures": 5}, None, r"key 'architectures' is 5, expected a list"),
     ("llama", {"hidden_act": 5}, None, r"key 'hidden_act' is 5, expected a text"),
     ("qwen3moe", {"norm_topk_prob": False}, None, r"key 'norm_topk_prob' is False, but GGUF"),
@@ -324,6 +341,31 @@ def test_values_of_another_kind_give_errors_of_the_library(tmp_path: Path, name:
             with contextlib.suppress(sd.ConvertError), Checkpoint.open(folder) as source:
                 plan_model(source, "f16")
         path.write_text(text)
+
+
+@pytest.mark.filterwarnings("ignore:n_ctx is")
+@pytest.mark.parametrize("name", ["llama-yarn", "gemma2", "granite"])
+def test_what_is_converted_loads(tmp_path: Path, name: str) -> None:
+    """Whatever numbers a configuration holds: they are refused, or the file can be used."""
+    folder = checkpoint(tmp_path / "hf", name)
+    path = folder / "config.json"
+    text = path.read_text()
+    rng = np.random.default_rng(len(name))
+    numbers = (1, 2, 7, 0.001, 1.5, 1e9, 3e38, 2**31 - 1)
+    used = 0
+    for place in places(json.loads(text)):
+        for i in rng.permutation(len(numbers))[:4]:
+            values = json.loads(text)
+            at = values
+            for key in place[:-1]:
+                at = at[key]
+            at[place[-1]] = numbers[i]
+            path.write_text(json.dumps(values))
+            with contextlib.suppress(sd.ConvertError):
+                convert(folder, tmp_path / "m.gguf", "f32")
+                sd.Generator(tmp_path / "m.gguf", n_ctx=32, threads=1, draft=None).close()
+                used += 1
+    assert used > 10
 
 
 def test_a_scale_of_mxfp4_that_is_no_number(tmp_path: Path) -> None:

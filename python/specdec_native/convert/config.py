@@ -11,6 +11,8 @@ from specdec_native.errors import ConvertError
 
 __all__ = ["ConfigView", "Dim", "read_json", "read_text", "refuse_pointer", "shortened"]
 
+# What a file may hold to be loaded (csrc/model): whole numbers are dimensions and lengths.
+_LARGEST_WHOLE = 1 << 24
 _LARGEST = 3.4e38  # of a float32, as which numbers are written
 
 
@@ -130,21 +132,36 @@ class ConfigView:
         return value
 
     def whole(self, key: str, default: int | None = None, least: int = 1) -> Dim:
-        """A whole number of at least `least`."""
-        expected = f"a whole number of at least {least}"
+        """A whole number of at least `least`; of more digits than any dimension it is refused."""
+        expected = f"a whole number from {least} to {_LARGEST_WHOLE}"
         value = self._read(
             key,
             expected,
-            lambda one: type(one) is int and least <= one < 2**31,
+            lambda one: type(one) is int and least <= one <= _LARGEST_WHOLE,
             required=default is None,
         )
         if value is not None or default is None:
             return Dim(value, key)
         return default if isinstance(default, Dim) else Dim(default, key)
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """A positive number."""
-        value = self._read(key, "a positive number", _is_positive, required=default is None)
+    def number(
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        least: float = 0.0,
+        most: float = _LARGEST,
+    ) -> float:
+        """A positive number from `least` to `most`."""
+        expected = f"a number from {least:g} to {most:g}" if least else "a positive number"
+        if most < _LARGEST and not least:
+            expected += f" up to {most:g}"
+        value = self._read(
+            key,
+            expected,
+            lambda one: _is_positive(one) and least <= one <= most,
+            required=default is None,
+        )
         return float(default if value is None else value)  # type: ignore[arg-type]
 
     def numbers(self, key: str) -> list[float]:

@@ -210,7 +210,7 @@ def _metadata(
         "eagle3.attention.head_count_kv": shape.kv_heads,
         "eagle3.attention.key_length": shape.head_dim,
         "eagle3.attention.value_length": shape.head_dim,
-        "eagle3.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6),
+        "eagle3.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, most=1.0),
         "eagle3.vocab_size": target.vocab,
         "eagle3.extract_layers": extract,
         "eagle3.target_hidden_size": shape.target_width,

@@ -177,7 +177,7 @@ def _cap(config: ConfigView, key: str) -> float:
     Loaders take 50 or 30 where the key is missing, and llama.cpp divides by it: no cap is one so
     high that it changes a value below 1,000 by less than a float32 can tell.
     """
-    return config.number(key) if key in config else _NO_CAP
+    return config.number(key, most=_NO_CAP) if key in config else _NO_CAP
 
 
 def _gemma3(config: ConfigView) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _gemma3(config: ConfigView) -> dict[str, Any]:
         **_attention_scale(config),
     }
     if "final_logit_softcapping" in config:
-        values["final_logit_softcapping"] = config.number("final_logit_softcapping")
+        values["final_logit_softcapping"] = _cap(config, "final_logit_softcapping")
     return values
 
 
@@ -210,7 +210,7 @@ def _ministral(config: ConfigView) -> dict[str, Any]:
     values = _window(config)
     parameters = config.part("rope_parameters")
     if parameters is not None and "llama_4_scaling_beta" in parameters:
-        values["attention.temperature_scale"] = parameters.number("llama_4_scaling_beta")
+        values["attention.temperature_scale"] = parameters.number("llama_4_scaling_beta", most=1e3)
     return values
 
 
@@ -221,7 +221,7 @@ def _granite(config: ConfigView) -> dict[str, Any]:
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     }
-    return {new: config.number(old) for old, new in names.items() if old in config}
+    return {new: config.number(old, most=1e6) for old, new in names.items() if old in config}
 
 
 def _smollm3(config: ConfigView) -> dict[str, Any]:

@@ -182,9 +182,9 @@ def _keys(config: ConfigView, family: Family, sizes: Sizes, rope: Rope) -> dict[
         **rope.keys,
     }
     if family.layer_norm:
-        values["attention.layer_norm_epsilon"] = config.number("norm_epsilon")
+        values["attention.layer_norm_epsilon"] = config.number("norm_epsilon", most=1.0)
     else:
-        values["attention.layer_norm_rms_epsilon"] = config.number("rms_norm_eps")
+        values["attention.layer_norm_rms_epsilon"] = config.number("rms_norm_eps", most=1.0)
     if family.experts is not None:
         count, used = _expert_count(config, family), config.whole("num_experts_per_tok")
         if used > count:

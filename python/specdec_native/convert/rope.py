@@ -19,6 +19,11 @@ from specdec_native.errors import ConvertError
 __all__ = ["Rope", "llama3_factors", "read_rope", "rope_settings", "rope_type"]
 
 _LONG = ("longrope", "su")
+# What loads (csrc/model/config.cpp).
+_BASE = {"least": 1.0, "most": 1e12}
+_MAGNITUDE = {"least": 0.01, "most": 1e3}
+_MOST_MSCALE = 100.0
+_MOST_FACTOR = 1e6
 _ORIGINAL = "original_max_position_embeddings"
 
 
@@ -89,7 +94,10 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
         result.keys["rope.freq_base_swa"] = local
     kind = rope_type(rope)
     if kind == "linear":
-        result.keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": rope.number("factor")}
+        result.keys |= {
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": rope.number("factor", most=_MOST_FACTOR),
+        }
     elif kind == "yarn":
         original = _original_length(config, rope, result)
         result.keys |= _yarn(config, rope, original, yarn_log, truncates)
@@ -107,7 +115,7 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
 
 
 def _base(rope: ConfigView) -> float:
-    return rope.number("rope_theta")
+    return rope.number("rope_theta", **_BASE)
 
 
 def _original_length(config: ConfigView, rope: ConfigView, result: Rope) -> int:
@@ -132,8 +140,10 @@ def _local_base(config: ConfigView) -> float | None:
                 f"{config.path}: rope scaling {rope_type(inner)!r} of sliding-window layers is not "
                 "supported"
             )
-        return inner.number("rope_theta")
-    return config.number("rope_local_base_freq") if "rope_local_base_freq" in config else None
+        return inner.number("rope_theta", **_BASE)
+    return (
+        config.number("rope_local_base_freq", **_BASE) if "rope_local_base_freq" in config else None
+    )
 
 
 def _magnitude(factor: float, scale: float = 1.0) -> float:
@@ -147,7 +157,7 @@ def _yarn(
     # A factor that is there and null, as in some files, means the ratio of the two lengths.
     derived = "factor" in rope.values and "factor" not in rope
     ratio = config.whole("max_position_embeddings") / original if derived else None
-    factor = rope.number("factor", ratio)
+    factor = rope.number("factor", ratio, most=_MOST_FACTOR)
     if rope.flag("truncate", True) != truncates:
         raise ConvertError(
             f"{config.path}: key 'truncate' is {rope.flag('truncate', True)}, which a GGUF file of "
@@ -160,17 +170,19 @@ def _yarn(
     }
     for key in ("beta_fast", "beta_slow"):
         if rope.values.get(key):  # 0 means the default too
-            keys[f"rope.scaling.yarn_{key}"] = rope.number(key)
+            keys[f"rope.scaling.yarn_{key}"] = rope.number(key, least=1e-3, most=1e6)
     # A loader multiplies with its own magnitude, divided by that of the log multiplier; the
     # attention factor is what is left to get what the checkpoint asks for.
     loaders, wanted = _magnitude(factor), _magnitude(factor)
     if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):  # 0: not used
-        all_dim = rope.number("mscale_all_dim")
-        wanted = _magnitude(factor, rope.number("mscale")) / _magnitude(factor, all_dim)
+        all_dim = rope.number("mscale_all_dim", most=_MOST_MSCALE)
+        wanted = _magnitude(factor, rope.number("mscale", most=_MOST_MSCALE)) / _magnitude(
+            factor, all_dim
+        )
         if yarn_log:
             keys["rope.scaling.yarn_log_multiplier"] = all_dim
             loaders /= _magnitude(factor, all_dim)
-    wanted = rope.number("attention_factor", wanted)
+    wanted = rope.number("attention_factor", wanted, **_MAGNITUDE)
     if not math.isclose(wanted, loaders, rel_tol=1e-7):
         keys["rope.scaling.attn_factor"] = wanted / loaders
     return keys
@@ -193,7 +205,7 @@ def _add_long(config: ConfigView, rope: ConfigView, sizes: tuple[int, int], resu
     result.keys |= {
         "rope.scaling.type": "longrope",
         "rope.scaling.original_context_length": original,
-        "rope.scaling.attn_factor": rope.number("attention_factor", natural),
+        "rope.scaling.attn_factor": rope.number("attention_factor", natural, **_MAGNITUDE),
     }
     for key in ("short_mscale", "long_mscale"):
         if key in rope:
