@@ -127,7 +127,7 @@ inline constexpr int kVirtualLanes = 16;
 inline constexpr int kFloatRows = 16;
 
 // 8 halves or 4 floats of a lane in 16 bytes.
-constexpr int values_per_lane(std::size_t value_bytes) {
+SPECDEC_HD constexpr int values_per_lane(std::size_t value_bytes) {
   return static_cast<int>(16 / value_bytes);
 }
 SPECDEC_HD constexpr int runs_of(int cols, int per_lane) {
