@@ -413,6 +413,11 @@ def test_shards_and_their_index(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": moved}))
     with pytest.raises(sd.ConvertError, match=r"'weight_map' has None for 'model.norm.weight'"):
         convert(folder, tmp_path / "out.gguf")
+    index.write_text(json.dumps({"weight_map": {"a": "x" * 300}}))
+    with pytest.raises(
+        sd.ConvertError, match=r"x: this file is missing; .* says that it holds 'a'"
+    ):
+        convert(folder, tmp_path / "out.gguf")
     index.write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
     with pytest.raises(sd.ConvertError, match=r"key 'weight_map' is no object"):
         convert(folder, tmp_path / "out.gguf")

@@ -21,6 +21,7 @@ from specdec_native.convert.tokenizer_files import plan_tokenizer, sampling_keys
 from specdec_native.text import Tokenizer, Vocabulary
 
 VOCAB = 288
+NAMED = {"name": "default", "template": "A"}
 TEXTS = [
     "",
     "3333+777",
@@ -261,7 +262,9 @@ def test_tokens_that_no_run_uses_are_noted(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
-@pytest.mark.parametrize("value", [5, True, {"a": "b"}, ["x"], [{"name": "default"}], [[]]])
+@pytest.mark.parametrize(
+    "value", [5, True, {"a": "b"}, ["x"], [{"name": "default"}], [[]], [NAMED, NAMED]]
+)
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])
 def test_chat_templates_of_another_kind(tmp_path: Path, file: str, value: Any) -> None:
     write_tokenizer(tmp_path, "qwen2", VOCAB)
@@ -295,6 +298,14 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert plan(tmp_path)["tokenizer.chat_template"] == "C"
     (tmp_path / "chat_template.jinja").write_text("D")
     assert plan(tmp_path)["tokenizer.chat_template"] == "D"
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("E")
+    (more / "rag.jinja").write_text("F")
+    keys = plan(tmp_path)
+    assert keys["tokenizer.chat_template"] == "D"
+    assert keys["tokenizer.chat_template.tool_use"] == "E"
+    assert keys["tokenizer.chat_templates"] == ["rag", "tool_use"]
 
 
 def test_missing_and_damaged_tokenizer_files(tmp_path: Path) -> None:
@@ -315,6 +326,11 @@ def test_missing_and_damaged_tokenizer_files(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, "gpt-2", VOCAB)
     with pytest.raises(sd.ConvertError, match=r"has id 99, but 'vocab_size' in config.json is 99"):
         plan(tmp_path, vocab=99)
+    twice = {"one": 7, "two": 7}
+    edit(tmp_path / "tokenizer.json", lambda values: values["model"].update(vocab=twice))
+    with pytest.raises(sd.ConvertError, match=r"json: tokens 'one' and 'two' both have id 7"):
+        plan(tmp_path)
+    write_tokenizer(tmp_path, "gpt-2", VOCAB)
     edit(tmp_path / "tokenizer.json", lambda values: values["model"].pop("merges"))
     with pytest.raises(sd.ConvertError, match=r"tokenizer.json: key 'merges' is missing"):
         plan(tmp_path)

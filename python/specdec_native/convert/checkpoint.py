@@ -222,9 +222,10 @@ def _open_indexed(folder: Path, index: Path, stack: ExitStack) -> dict[str, Safe
     ):
         raise ConvertError(f"{index}: key 'weight_map' is no object from tensors to file names")
     opened: dict[str, SafetensorsFile] = {}
+    present = {one.name for one in folder.iterdir()}
     for name in sorted(set(weight_map.values())):
         path = folder / name
-        if not path.is_file():
+        if name not in present:
             first = min(tensor for tensor, file in weight_map.items() if file == name)
             raise ConvertError(
                 f"{path}: this file is missing; {index.name} says that it holds {first!r}"

@@ -151,12 +151,16 @@ def _beyond(added: Sequence[AddedToken], vocab: int) -> list[str]:
 def _fill(table: _Table, path: Path, vocab: Mapping[str, Any]) -> None:
     """Puts the tokens of a ``tokenizer.json`` into their places."""
     size = len(table.tokens)
+    taken: dict[int, str] = {}
     for text, index in vocab.items():
         if type(index) is not int or not 0 <= index < size:
             raise ConvertError(
                 f"{path}: token {text!r} has id {shortened(index)}, but 'vocab_size' in "
                 f"config.json is {size}"
             )
+        if index in taken:
+            raise ConvertError(f"{path}: tokens {taken[index]!r} and {text!r} both have id {index}")
+        taken[index] = text
         table.put(index, text, int(TokenType.NORMAL), 0.0)
 
 
@@ -324,33 +328,40 @@ def _charsmap(tokenizer: ConfigView) -> bytes:
 
 
 def _chat_templates(folder: Path, files: TokenizerConfig) -> dict[str, Any]:
-    """The chat template: of a file of its own, else of ``tokenizer_config.json``."""
+    """The chat template, and others by name."""
+    templates = _templates(folder, files)
+    names = [name for name in templates if name != "default"]
+    keys: dict[str, Any] = {
+        "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}": one
+        for name, one in templates.items()
+    }
+    return keys | ({"tokenizer.chat_templates": names} if names else {})
+
+
+def _templates(folder: Path, files: TokenizerConfig) -> dict[str, str]:
+    """Name -> template: of files of their own, else of ``tokenizer_config.json``."""
     own = folder / "chat_template.jinja"
     if own.is_file():
-        return {"tokenizer.chat_template": read_text(own)}
+        others = sorted((folder / "additional_chat_templates").glob("[!.]*.jinja"))
+        return {"default": read_text(own), **{one.stem: read_text(one) for one in others}}
     old = folder / "chat_template.json"
     view, key = files.config, "chat_template"
     if key not in view and old.is_file():
         view = ConfigView(old, read_json(old))
     found = view.values.get(key)
     if isinstance(found, str):
-        return {"tokenizer.chat_template": found}
+        return {"default": found}
     expected = "a template, or a list of objects with 'name' and 'template'"
     if not isinstance(found, (list, type(None))):
         raise view.wrong(key, expected)
-    keys: dict[str, Any] = {}
-    names: list[str] = []
+    templates: dict[str, str] = {}
     for one in found or ():
         values = one if isinstance(one, dict) else {}
         name, template = values.get("name"), values.get("template")
-        if not isinstance(name, str) or not isinstance(template, str):
+        if not isinstance(name, str) or not isinstance(template, str) or name in templates:
             raise view.wrong(key, expected)
-        if name == "default":
-            keys["tokenizer.chat_template"] = template
-        else:
-            names.append(name)
-            keys[f"tokenizer.chat_template.{name}"] = template
-    return keys | ({"tokenizer.chat_templates": names} if names else {})
+        templates[name] = template
+    return templates
 
 
 def sampling_keys(folder: Path) -> dict[str, Any]:
