@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,24 +57,3 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, split: tuple[str, ...]) -> 
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
     assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_an_interrupt_while_the_package_is_loaded(tmp_path: Path) -> None:
-    """With a package in its place that takes long."""
-    (tmp_path / "specdec_native").mkdir()
-    slow = "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
-    (tmp_path / "specdec_native" / "__init__.py").write_text(slow)
-    python = Path(__file__).parent.parent.parent / "python"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specdec_command", "convert", "a", "b"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(python)])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "loading\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30) == ("", "\ninterrupted\n")
-    assert process.returncode == 130
