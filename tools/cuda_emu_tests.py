@@ -34,8 +34,10 @@ WATCHED = [
 # Every kernel, and a type of each kind, but not every size: ThreadSanitizer makes them slow.
 SMALL = (
     "not 37-256 and not 130-32 and not many_thread_blocks and not many_rows and not 190"
-    " and (not (test_products or test_every_type) or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
-    " and not (test_choices and 40-) and not as_many_experts and not 20-types and not a_row_does"
+    " and (not test_products or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
+    " and (not test_every_type or Q4_0 or Q2_K) and not (several_types and (types1 or 20-))"
+    " and not (test_biases and (BF16 or 18-)) and not (test_choices and (F32 or 14- or 40-))"
+    " and not as_many_experts and not a_row_does"
 )
 # The engine's tests, each with less to do than on the host (support.engine.sized).
 ENGINE = [
