@@ -14,7 +14,8 @@ set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_
     csrc/backend/cuda/device_choice.cpp csrc/backend/cuda/device_weight.cpp
     csrc/backend/cuda/product_input.cpp csrc/backend/cuda/recorded_passes.cpp
     csrc/backend/cuda/staging.cpp)
-set(cuda_kernel_sources csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/cache.cu
+set(cuda_kernel_sources csrc/backend/cuda/kernels/attention.cu
+    csrc/backend/cuda/kernels/attention_merge.cu csrc/backend/cuda/kernels/cache.cu
     csrc/backend/cuda/kernels/embed.cu csrc/backend/cuda/kernels/experts.cu
     csrc/backend/cuda/kernels/features.cu csrc/backend/cuda/kernels/hidden.cu
     csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHUNK = 64  # positions of an attention chunk
+SPAN = 8  # chunks of a span
+TILE = 8  # queries of a kv head that one thread block of attention has
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,19 @@ def activations(rows: int, cols: int) -> float:
     return -(-rows // 8) * 8 * cols * 1.5
 
 
+def units(shape: Shape, rows: int, depth: int) -> int:
+    """Returns how many partial results attention leaves per query: 1 is the result itself."""
+    tiles = -(-rows * shape.heads // shape.kv_heads // TILE)
+    return -(-(depth + rows) // (CHUNK if tiles == 1 else CHUNK * SPAN))
+
+
 def layer_bytes(shape: Shape, rows: int, depth: int) -> dict[str, float]:
     """Returns kernel -> bytes of one layer, for `rows` tokens behind `depth` cached ones."""
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     e, f, floats = shape.width, shape.hidden, 4 * rows
-    chunks = -(-(depth + rows) // CHUNK)
-    partials = floats * shape.heads * chunks * (2 + shape.head_dim)
+    parts = units(shape, rows, depth)
+    partials = floats * shape.heads * parts * (2 + shape.head_dim) if parts > 1 else 0
+    unread = 0 if parts > 1 else floats * q  # what `quantize` has to read
     norm = 2 * floats * e + 4 * e + activations(rows, e)
     return {
         "rms_norm (2)": 2 * norm,
@@ -48,7 +57,7 @@ def layer_bytes(shape: Shape, rows: int, depth: int) -> dict[str, float]:
         + rows * 2 * kv * shape.cache_bytes,
         "attend: cache": (depth + rows) * 2 * kv * shape.cache_bytes + floats * q,
         "attend, merge_chunks: partials": 2 * partials + floats * q,
-        "quantize": floats * q + activations(rows, q),
+        "quantize": unread + activations(rows, q),
         "multiply: attention output": e * (q * shape.weight_bytes + floats) + activations(rows, q),
         "multiply: gate, up": 2 * f * (e * shape.weight_bytes + floats) + activations(rows, e),
         "activate_quantize": 2 * floats * f + activations(rows, f),

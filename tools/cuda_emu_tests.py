@@ -37,7 +37,7 @@ SMALL = (
     " and (not test_products or Q4_0 or Q4_K or Q2_K or Q6_K or F16)"
     " and (not test_every_type or Q4_0 or Q2_K) and not (several_types and (types1 or 20-))"
     " and not (test_biases and (BF16 or 18-)) and not (test_choices and (F32 or 14- or 40-))"
-    " and not as_many_experts and not a_row_does"
+    " and not as_many_experts and not a_row_does and not 1030"
 )
 # The engine's tests, each with less to do than on the host (support.engine.sized).
 ENGINE = [
@@ -84,6 +84,7 @@ RUNS = [
         "lanes ascending, work at once",
         [
             "tests/cuda_emu",
+            "tests/ops/test_attention_spans.py",
             "tests/ops/test_sampling.py",
             "tests/ops/test_sampling_chain.py",
             "tests/ops/test_verify.py",

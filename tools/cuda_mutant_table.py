@@ -62,6 +62,7 @@ def mutated(mutant: Mutant) -> str:
 
 _TENSOR, _FEW = "kernels/matmul_tensor.cu", "kernels/matmul_few.cu"
 _ATTENTION, _CACHE_CU = "kernels/attention.cu", "kernels/cache.cu"
+_MERGE, _SEEN = "kernels/attention_merge.cu", "kernels/attention_rows.cuh"
 _FILTER, _WALK = "kernels/row_filter.cuh", "kernels/verify.cu"
 _FORMATS = "kernels/weight_formats.cuh"
 _ROW_KERNELS = ("kernels/sampling.cu", _WALK)
@@ -262,10 +263,11 @@ MUTANTS = (
     # --- attention ---
     Mutant(
         "the causal mask lets a row see the next one",
-        _ATTENTION,
+        _SEEN,
         "row + 1 : s.lengths[row]",
         "row + 2 : s.lengths[row]",
         (_CACHE,),
+        units=(_ATTENTION, _MERGE),
     ),
     Mutant(
         "a tree's row sees its elder siblings",
@@ -276,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last chunk is not merged",
-        _ATTENTION,
+        _MERGE,
         "(positions_of(s, row) + kAttentionChunk - 1) / kAttentionChunk;",
         "positions_of(s, row) / kAttentionChunk;",
         (_CACHE,),
@@ -284,15 +286,15 @@ MUTANTS = (
     Mutant(
         "rows of a tree share reads in the chunk where they part",
         _ATTENTION,
-        "first + kAttentionChunk <= s.base;",
-        "first <= s.base;",
+        "behind * kAttentionChunk <= s.base;",
+        "round * kAttentionChunk <= s.base;",
         (_CACHE,),
     ),
     Mutant(
         "no barrier between scores and weights",
         _ATTENTION,
-        "(s, tile, begin, end, first, most);\n      __syncthreads();",
-        "(s, tile, begin, end, first, most);",
+        "(s, tile, begin, begin + step, first, most);\n    __syncthreads();",
+        "(s, tile, begin, begin + step, first, most);",
         (_CACHE, "-k", "test_attention and chain and F16"),
         "tsan",
     ),
@@ -303,6 +305,28 @@ MUTANTS = (
         "",
         (_CACHE, "-k", "test_attention and chain and F16"),
         "tsan",
+    ),
+    Mutant(
+        "the groups of a block merge their chunks as they come",
+        _ATTENTION,
+        "group < groups_of_block(); ++group) {\n        __syncthreads();\n",
+        "group < groups_of_block(); ++group) {\n",
+        (_CACHE, "-k", "test_spans"),
+        "reverse",
+    ),
+    Mutant(
+        "the first chunk of a span is merged into the span before",
+        _ATTENTION,
+        "const bool fresh = chunk == from || first_seen(s, row_of(tile, query)) >= first;",
+        "const bool fresh = first_seen(s, row_of(tile, query)) >= first;",
+        (_CACHE, "-k", "test_spans"),
+    ),
+    Mutant(
+        "the chunks of all spans are merged in one row",
+        _MERGE,
+        "const int span_units = kSpanChunks / s.unit_chunks;",
+        "const int span_units = 1;",
+        (_CACHE, "-k", "test_spans"),
     ),
     # --- sampling and acceptance ---
     Mutant(

@@ -5,6 +5,7 @@
 
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -183,13 +184,18 @@ AttentionShape attention_shape(const OpCache& cache, std::int32_t heads, float s
 
 using SegmentArgs = std::tuple<const OpCache*, std::int32_t, Array<std::int32_t>>;
 
-// q [M, H, D] -> [M, H, D]; each segment is (cache, base, parents).
+// q [M, H, D] -> [M, H, D]; each segment is (cache, base, parents). sinks [H], or null
 Array<float> attention_segments(const OpBackend& op, const std::vector<SegmentArgs>& segments,
-                                std::int32_t layer, const Array<float>& q, float scale) {
+                                std::int32_t layer, const Array<float>& q, float scale,
+                                std::int32_t window, const std::optional<Array<float>>& sinks) {
   if (segments.empty()) throw InvalidArgument("attention needs at least one segment");
   const OpCache& first = *std::get<0>(segments.front());
   check_shape("q", q, {-1, -1, first.view().head_dim});
-  const AttentionShape shape = attention_shape(first, dim(q, 1), scale);
+  AttentionShape shape = attention_shape(first, dim(q, 1), scale);
+  shape.window = window;
+  if (sinks) check_shape("sinks", *sinks, {q.shape(1)});
+  std::optional<Floats> sinks_in;
+  if (sinks) shape.sinks = sinks_in.emplace(op, *sinks).data();
   OpPass pass;
   for (const auto& [cache, base, parents] : segments) pass.add(*cache, base, parents);
   const Floats in(op, q), out(op, static_cast<std::size_t>(q.size()));
@@ -466,17 +472,19 @@ void bind_testing_ops(py::module_& m, py::class_<OpBackend>& cls) {
            py::arg("wq"), py::arg("wk"), py::arg("wv"), py::arg("base"), py::arg("parents"),
            py::arg("cos_sin"), py::arg("layout") = "interleaved")
       .def("attention_segments", attention_segments, py::arg("segments"), py::arg("layer"),
-           py::arg("q"), py::arg("scale"))
+           py::arg("q"), py::arg("scale"), py::arg("window") = 0, py::arg("sinks") = py::none())
       .def("attention_then_matmul", attention_then_matmul, py::arg("cache"), py::arg("q"),
            py::arg("base"), py::arg("parents"), py::arg("weight"))
       .def(
           "attention",
           [](const OpBackend& op, const OpCache& cache, std::int32_t layer, const Array<float>& q,
-             std::int32_t base, const Array<std::int32_t>& parents, float scale) {
-            return attention_segments(op, {{&cache, base, parents}}, layer, q, scale);
+             std::int32_t base, const Array<std::int32_t>& parents, float scale,
+             std::int32_t window, const std::optional<Array<float>>& sinks) {
+            return attention_segments(op, {{&cache, base, parents}}, layer, q, scale, window,
+                                      sinks);
           },
           py::arg("cache"), py::arg("layer"), py::arg("q"), py::arg("base"), py::arg("parents"),
-          py::arg("scale"));
+          py::arg("scale"), py::arg("window") = 0, py::arg("sinks") = py::none());
 }
 
 }  // namespace specdec::testing

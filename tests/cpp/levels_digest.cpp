@@ -307,7 +307,7 @@ class Suite {
 
   void attention(DType kind, int dim) {
     Random random(static_cast<std::uint64_t>(104 + dim));
-    Cache cache(kind, dim, 256);
+    Cache cache(kind, dim, 530);
     cache.fill(random);
     const std::vector<std::int32_t> tree = {-1, -1, 0, 1, 1, 4, 2, 5, 7, 8, 8}, one = {-1};
     const Floats sinks = random.normals(6);
@@ -316,7 +316,7 @@ class Suite {
     Digest digest;
     for (const auto& [shape, parents] :
          {std::pair{plain, tree}, {plain, one}, {local, tree}, {local, one}}) {
-      for (const int base : {0, 61, 64, 200}) {
+      for (const int base : {0, 61, 64, 200, 508}) {
         const Segment segment = segment_of(cache, base, parents);
         Pass pass;
         pass.rows = segment.rows;

@@ -78,6 +78,41 @@ def test_heads_that_are_no_multiple_of_the_lanes(both):
     assert actual.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("window", [0, 130, 516])
+@pytest.mark.parametrize(
+    ("kind", "rows", "base", "heads"),
+    [
+        ("F16", 1, 700, (4, 2, 32)),  # one tile of queries: a block sees a chunk
+        ("F16", 9, 150, (4, 2, 32)),  # several tiles: a span, here all that there is
+        ("F32", 9, 507, (8, 1, 64)),  # the tree grows over the border of a span
+        ("Q8_0", 9, 1030, (6, 2, 160)),
+        ("F16", 33, 500, (3, 3, 40)),  # a block sees all spans
+    ],
+)
+def test_spans(both, kind, rows, base, heads, window):
+    n_heads, kv_heads, dim = heads
+    q = floats(rows, n_heads, dim, seed=base)
+    parents = TREES["tree"] if rows == 9 else list(range(-1, rows - 1))
+    sinks = floats(n_heads, seed=9)
+    found = []
+    for backend in both:
+        cache = filled(backend, kind, kv_heads, dim, base + rows)
+        found.append(backend.attention(cache, 1, q, base, parents, 0.2, window, sinks).tobytes())
+    assert found[0] == found[1]
+
+
+def test_spans_leave_the_input_of_a_product(both):
+    q = floats(5, 4, 32, seed=3)
+    raw, _ = random_weight("Q4_0", 37, 128, seed=4)
+    parents = list(range(-1, 4))
+    found = []
+    for backend in both:
+        cache = filled(backend, "F16", 2, 32, 1105)
+        out = backend.attention_then_matmul(cache, q, 1100, parents, ("Q4_0", raw))
+        found.append(out.tobytes())
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("rows", [32, 33, 70])
 def test_many_rows_take_another_path_to_the_same_result(both, rows):
     """Beyond 32 rows no partial results are kept."""

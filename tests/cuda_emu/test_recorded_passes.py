@@ -52,6 +52,24 @@ def test_drafts_of_a_model(make_model: Callable[..., Path], branches: int) -> No
     assert found[1][1] == (0, 0)
 
 
+def test_drafts_beyond_a_span_of_the_cache(make_model: Callable[..., Path]) -> None:
+    """Passes of six rows behind 500 to 530 positions: the results of one span, then of two."""
+    path = make_model(dtype="q4_0", seed=3, layers=2)
+    prompt = [3 + 7 * i % 290 for i in range(500)]
+    found = []
+    for device in ("cuda_emu", "cpu"):
+        model = load(path, device)
+        generator = _core.Generator(model, 600, "f16")
+        generator.begin(
+            [_core.LayerSkipDrafter(model, [0], 5)],
+            prompt,
+            request(**FILTERED, max_tokens=50, seed=7),
+        )
+        found.append((finish(generator).tokens, _core.testing.recordings(generator)))
+    assert found[0][0] == found[1][0]
+    assert found[0][1][1] > 0
+
+
 def test_layers_that_change_from_pass_to_pass(make_model: Callable[..., Path]) -> None:
     path = make_model(dtype="f16", seed=3, layers=3)
     fields = {**FILTERED, "max_tokens": 40, "seed": 7}

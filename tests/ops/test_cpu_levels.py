@@ -53,14 +53,15 @@ def digests(threads: int) -> dict[str, str]:
             )
             note(f"qkv {name} {layout}", q, cache.keys(), cache.values())
     heads = ((64, 200, "F16"), (80, 61, "F32"), (12, 0, "F16"), (128, 64, "F32"), (96, 77, "Q8_0"))
+    heads += ((32, 1100, "F16"),)  # more than a span
     qkv = [("Q4_0", random_weight("Q4_0", 160, 96, seed=11)[0])] * 3
     cache = _core.testing.Cache(cpu, "Q8_0", 1, 1, 160, 32)
     parents = np.arange(-1, 8, dtype=np.int32)
     cpu.qkv_rope_store(cache, 0, floats(9, 96), *qkv, 3, parents, floats(9, 8, 2))
     note("qkv q8_0", cache.keys(), cache.values())
     for dim, base, kind in heads:
-        cache = _core.testing.Cache(cpu, kind, 1, 2, dim, 256)
-        cache.set(floats(1, 2, 256, dim), floats(1, 2, 256, dim))
+        cache = _core.testing.Cache(cpu, kind, 1, 2, dim, base + 56)
+        cache.set(floats(1, 2, base + 56, dim), floats(1, 2, base + 56, dim))
         tree = np.array(TREE, np.int32)
         note(f"attention {dim}", cpu.attention(cache, 0, floats(11, 6, dim), base, tree, 0.1))
     logits = floats(5000) * 4

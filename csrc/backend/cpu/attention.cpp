@@ -1,8 +1,7 @@
-// Attention over the cache, and the gathering of kept rows. Logical positions are processed in
-// chunks of kAttentionChunk from 0 and the chunks merged in order, so a row's result depends
-// neither on the split of the work nor on where a tree put its ancestors.
+// Attention over the cache. Logical positions are processed in chunks of kAttentionChunk from 0;
+// the chunks of a span are merged in order, then the spans. So a row's result depends neither on
+// the split of the work nor on where a tree put its ancestors.
 #include <algorithm>
-#include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
 #include "core/error.h"
@@ -11,6 +10,7 @@ namespace specdec {
 namespace {
 
 constexpr std::size_t kChunk = kAttentionChunk;
+constexpr std::size_t kSpan = kSpanChunks;
 // Rows of one task: a task reads each chunk of the cache once for all of them.
 constexpr std::size_t kTaskRows = 32;
 
@@ -38,7 +38,10 @@ struct SegmentPaths {
   }
 };
 
-std::size_t chunks_of(std::size_t positions) { return (positions + kChunk - 1) / kChunk; }
+std::size_t ceil_div(std::size_t n, std::size_t by) { return (n + by - 1) / by; }
+std::size_t chunks_of(std::size_t positions) { return ceil_div(positions, kChunk); }
+// The chunk behind the last one of this chunk's piece, in pieces of `size` chunks from 0.
+std::size_t piece_end(std::size_t chunk, std::size_t size) { return (chunk / size + 1) * size; }
 
 // One unit of work: chunks [first_chunk, last_chunk) for some rows and all query heads of one kv
 // head.
@@ -72,7 +75,10 @@ struct TaskScratch {
   float* window_scores;  // [window rows]
   float* weights;        // [rows, group, kChunk]
   float* acc;            // [kValueQueries, D]
-  SoftmaxState* states;  // [rows, group]
+  SoftmaxState* states;  // [rows, group] of the spans so far
+  // Of a span that is not the first one that its row sees, until it is whole.
+  SoftmaxState* span_states;  // [rows, group]
+  float* span_acc;            // [rows, group, D]
 };
 
 // The first position that a row at position `length` - 1 sees.
@@ -82,7 +88,8 @@ std::size_t first_seen(std::size_t length, std::int32_t window) {
 }
 
 // Runs the tasks of one attention call. Results go to `out` if one task sees all chunks of its
-// rows, else to partials [M, H, chunks, 2 + D], merged afterwards.
+// rows, else to partials [M, H, units, 2 + D], merged afterwards. A unit is a span, or a chunk
+// where there are too few spans to share out.
 class CpuAttention {
  public:
   CpuAttention(const KernelTable& kernels, CpuWorkspace& ws, const Pass& pass, std::int32_t layer,
@@ -108,15 +115,16 @@ class CpuAttention {
     }
     // With few rows and heads the chunks have to be shared out too, at the price of a merge.
     const bool split = threads > 1 && whole_tasks < 4 * threads && most_chunks_ > 1;
-    const std::size_t wanted = split ? (4 * threads + whole_tasks - 1) / whole_tasks : 1;
-    span_ = split ? std::max<std::size_t>(1, most_chunks_ / wanted) : most_chunks_;
+    const std::size_t wanted = split ? ceil_div(4 * threads, whole_tasks) : 1;
+    unit_ = most_chunks_ >= wanted * kSpan ? kSpan : 1;
+    units_ = ceil_div(most_chunks_, unit_);
+    task_chunks_ = split ? std::max<std::size_t>(1, units_ / wanted) * unit_ : most_chunks_;
     if (split) {
       partial_stride_ = 2 + dim_;
       const auto rows = static_cast<std::size_t>(pass_.rows);
-      partials_ =
-          ws_.get<float>(Scratch::kPartials, rows * heads_ * most_chunks_ * partial_stride_);
+      partials_ = ws_.get<float>(Scratch::kPartials, rows * heads_ * units_ * partial_stride_);
     }
-    tasks_ = ws_.get<Task>(Scratch::kTasks, whole_tasks * ((most_chunks_ + span_ - 1) / span_));
+    tasks_ = ws_.get<Task>(Scratch::kTasks, whole_tasks * ceil_div(most_chunks_, task_chunks_));
     make_tasks();
     pool.parallel_for(task_count_, [&](std::size_t i, int slot) { run_task(tasks_[i], slot); });
     if (split) merge(pool);
@@ -124,7 +132,7 @@ class CpuAttention {
 
  private:
   static std::size_t row_blocks(const Segment& segment) {
-    return (static_cast<std::size_t>(segment.rows) + kTaskRows - 1) / kTaskRows;
+    return ceil_div(static_cast<std::size_t>(segment.rows), kTaskRows);
   }
 
   void find_paths() {
@@ -189,9 +197,9 @@ class CpuAttention {
           from = std::min(from, first_seen(length, shape_.window) / kChunk);
         }
         for (std::int32_t head = 0; head < shape_.kv_heads; ++head) {
-          for (std::size_t c = from; c < chunks; c += span_) {
-            tasks_[task_count_++] = {
-                &segment, paths, head, first, last, c, std::min(c + span_, chunks)};
+          for (std::size_t c = from; c < chunks; c = piece_end(c, task_chunks_)) {
+            const std::size_t end = std::min(piece_end(c, task_chunks_), chunks);
+            tasks_[task_count_++] = {&segment, paths, head, first, last, c, end};
           }
         }
       }
@@ -206,8 +214,10 @@ class CpuAttention {
   TaskScratch make_scratch(const Task& task, int slot) const {
     const std::size_t window = window_rows(task), dim = round_up_16(dim_);
     const std::size_t queries = (task.last_row - task.first_row) * group_;
+    constexpr std::size_t kStateFloats = sizeof(SoftmaxState) / sizeof(float);
+    const bool several_spans = partials_ == nullptr && task.last_chunk > kSpan;
     const std::size_t floats = 2 * window * dim + window + queries * kChunk + kValueQueries * dim +
-                               queries * sizeof(SoftmaxState) / sizeof(float);
+                               2 * queries * kStateFloats + (several_spans ? queries * dim_ : 0);
     TaskScratch s;
     s.keys = ws_.get_for_thread<float>(slot, floats);
     s.values = s.keys + window * dim;
@@ -215,6 +225,8 @@ class CpuAttention {
     s.weights = s.window_scores + window;
     s.acc = s.weights + queries * kChunk;
     s.states = reinterpret_cast<SoftmaxState*>(s.acc + kValueQueries * dim);
+    s.span_states = s.states + queries;
+    s.span_acc = reinterpret_cast<float*>(s.span_states + queries);
     return s;
   }
 
@@ -249,6 +261,9 @@ class CpuAttention {
     const TaskScratch scratch = make_scratch(task, slot);
     for (std::size_t chunk = task.first_chunk; chunk < task.last_chunk; ++chunk) {
       run_chunk(task, chunk, load_window(task, chunk, scratch), scratch);
+      if (partials_ == nullptr && std::min(piece_end(chunk, kSpan), task.last_chunk) == chunk + 1) {
+        merge_span(task, chunk / kSpan, scratch);
+      }
     }
     if (partials_ != nullptr) return;
     for (std::size_t query = 0; query < rows * group_; ++query) {
@@ -323,7 +338,7 @@ class CpuAttention {
                                   w.values, view.index, static_cast<int>(view.count), dim_,
                                   scratch.acc);
         for (std::size_t i = 0; i < batch; ++i) {
-          take_result(task, chunk, query + i, fresh[i], scratch.acc + i * dim_, scratch.states);
+          take_result(task, chunk, query + i, fresh[i], scratch.acc + i * dim_, scratch);
         }
       }
       query += batch;
@@ -345,21 +360,53 @@ class CpuAttention {
     if (shape_.score_cap != 0.0f) kernels_.soft_cap(weights, view.count, shape_.score_cap);
   }
 
-  // A chunk's result for one query: kept for the merge, or merged at once.
+  // A chunk's result for one query becomes, or is merged into, that of its unit or span.
   void take_result(const Task& task, std::size_t chunk, std::size_t query, SoftmaxState state,
-                   const float* acc, SoftmaxState* states) const {
+                   const float* acc, const TaskScratch& scratch) const {
     const std::size_t offset = query_offset(task, query);
+    const std::size_t first =
+        first_chunk(task.segment, *task.paths, task.first_row + query / group_);
     if (partials_ != nullptr) {
-      float* partial = partials_ + (offset / dim_ * most_chunks_ + chunk) * partial_stride_;
+      float* partial = partial_of(offset / dim_, chunk);
+      if (chunk != first && chunk % unit_ != 0) {
+        state = kernels_.attention_merge({partial[0], partial[1]}, partial + 2, state, acc, dim_);
+      } else {
+        std::copy_n(acc, dim_, partial + 2);
+      }
       partial[0] = state.max;
       partial[1] = state.sum;
-      std::copy_n(acc, dim_, partial + 2);
-    } else if (chunk == first_chunk(task.segment, *task.paths, task.first_row + query / group_)) {
-      states[query] = state;
-      std::copy_n(acc, dim_, out_ + offset);
-    } else {
-      states[query] = kernels_.attention_merge(states[query], out_ + offset, state, acc, dim_);
+      return;
     }
+    const bool first_span = chunk / kSpan == first / kSpan;
+    float* whole = first_span ? out_ + offset : scratch.span_acc + query * dim_;
+    SoftmaxState& kept = first_span ? scratch.states[query] : scratch.span_states[query];
+    if (chunk != first && chunk % kSpan != 0) {
+      kept = kernels_.attention_merge(kept, whole, state, acc, dim_);
+    } else {
+      kept = state;
+      std::copy_n(acc, dim_, whole);
+    }
+  }
+
+  // Merges a span into the result of each query that saw any of it; its first one is there already.
+  void merge_span(const Task& task, std::size_t span, const TaskScratch& scratch) const {
+    const std::size_t queries = (task.last_row - task.first_row) * group_;
+    for (std::size_t query = 0; query < queries; ++query) {
+      const std::size_t row = task.first_row + query / group_;
+      const std::size_t length =
+          static_cast<std::size_t>(task.segment->base) + task.paths->length(row);
+      if (span <= first_chunk(task.segment, *task.paths, row) / kSpan) continue;
+      if (span * kSpan >= chunks_of(length)) continue;
+      SoftmaxState& state = scratch.states[query];
+      state = kernels_.attention_merge(state, out_ + query_offset(task, query),
+                                       scratch.span_states[query], scratch.span_acc + query * dim_,
+                                       dim_);
+    }
+  }
+
+  // [2 + D]: the result of a query of [M, H] over the chunk's unit.
+  float* partial_of(std::size_t query, std::size_t chunk) const {
+    return partials_ + (query * units_ + chunk / unit_) * partial_stride_;
   }
 
   // The first chunk that a row of the segment sees any of.
@@ -369,7 +416,7 @@ class CpuAttention {
     return first_seen(length, shape_.window) / kChunk;
   }
 
-  // Merges the chunks of every row and head in order: what attend_row does when it sees them all.
+  // Merges the units of every row and head in order: what a task does that sees them all.
   void merge(ThreadPool& pool) {
     for (std::int32_t s = 0; s < pass_.segment_count; ++s) {
       const Segment& segment = pass_.segments[s];
@@ -391,15 +438,26 @@ class CpuAttention {
     }
   }
 
-  // Chunks [first, last) of a query of [M, H]. zeros: scratch [D]
+  // Chunks [first, last) of a query of [M, H]: the units of each span, then the spans. zeros:
+  // scratch [D]
   void merge_query(std::size_t query, std::size_t first, std::size_t last, float* zeros) const {
-    const float* partial = partials_ + (query * most_chunks_ + first) * partial_stride_;
     float* result = out_ + query * dim_;
-    SoftmaxState state{partial[0], partial[1]};
-    std::copy_n(partial + 2, dim_, result);
-    for (std::size_t chunk = first + 1; chunk < last; ++chunk) {
-      partial += partial_stride_;
-      state = kernels_.attention_merge(state, result, {partial[0], partial[1]}, partial + 2, dim_);
+    SoftmaxState state{};
+    for (std::size_t chunk = first; chunk < last; chunk = piece_end(chunk, kSpan)) {
+      float* span = partial_of(query, chunk);  // its first unit, then all of it
+      SoftmaxState span_state{span[0], span[1]};
+      const std::size_t end = std::min(piece_end(chunk, kSpan), last);
+      for (std::size_t next = piece_end(chunk, unit_); next < end; next += unit_) {
+        const float* partial = partial_of(query, next);
+        span_state = kernels_.attention_merge(span_state, span + 2, {partial[0], partial[1]},
+                                              partial + 2, dim_);
+      }
+      if (chunk == first) {
+        state = span_state;
+        std::copy_n(span + 2, dim_, result);
+      } else {
+        state = kernels_.attention_merge(state, result, span_state, span + 2, dim_);
+      }
     }
     finish(state, query % heads_, result, zeros);
   }
@@ -412,7 +470,8 @@ class CpuAttention {
   const AttentionShape& shape_;
   float* out_;
   std::size_t dim_, heads_, group_;
-  std::size_t most_chunks_ = 0, span_ = 1, partial_stride_ = 0;
+  std::size_t most_chunks_ = 0, task_chunks_ = 1;
+  std::size_t unit_ = 1, units_ = 0, partial_stride_ = 0;  // chunks per unit, units of a query
   float* partials_ = nullptr;
   SegmentPaths* paths_ = nullptr;  // [segments]
   Task* tasks_ = nullptr;
@@ -425,30 +484,6 @@ void CpuBackend::attention(Workspace& ws, const Pass& pass, std::int32_t layer, 
                            const AttentionShape& shape, float* out) const {
   if (pass.rows <= 0) return;
   CpuAttention(kernels_, as_cpu(ws), pass, layer, q, shape, out).run(*pool_);
-}
-
-void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t base,
-                           const std::int32_t* rows, std::int32_t count) const {
-  const std::size_t row_bytes = cache.row_bytes();
-  for (std::int32_t i = 0; i < count; ++i) {
-    SPECDEC_CHECK(
-        rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
-        "kept row ", rows[i], " at place ", i);
-  }
-  for (std::int32_t layer = 0; layer < cache.layers; ++layer) {
-    for (std::int32_t head = 0; head < cache.kv_heads; ++head) {
-      const std::size_t offset = cache.row_offset(layer, head, base);
-      for (std::int32_t i = 0; i < count; ++i) {
-        if (rows[i] == i) continue;
-        // Rows ascend and are distinct, so a destination never lies above a source still to be
-        // read.
-        const std::size_t to = offset + static_cast<std::size_t>(i) * row_bytes;
-        const std::size_t from = offset + static_cast<std::size_t>(rows[i]) * row_bytes;
-        std::memcpy(cache.keys + to, cache.keys + from, row_bytes);
-        std::memcpy(cache.values + to, cache.values + from, row_bytes);
-      }
-    }
-  }
 }
 
 }  // namespace specdec

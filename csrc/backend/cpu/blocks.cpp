@@ -1,5 +1,6 @@
-// The fused part of a transformer layer that makes q, k and v: products, biases, norms, rotation
-// and cache store. The input is quantised once, and all products run in one parallel region.
+// What writes the cache: the fused part of a transformer layer that makes q, k and v (products,
+// biases, norms, rotation and cache store; the input is quantised once, and all products run in one
+// parallel region), and the gathering of kept rows.
 #include <algorithm>
 #include <cstring>
 
@@ -116,6 +117,30 @@ void CpuBackend::qkv_rope_store(Workspace& ws, const Pass& pass, std::int32_t la
     for_rows(rows, rows * (q_dim + 2 * kv_dim), [&](std::size_t begin, std::size_t end) {
       for (std::size_t i = begin; i < end; ++i) store(i);
     });
+  }
+}
+
+void CpuBackend::keep_rows(Workspace&, const KvCacheView& cache, std::int32_t base,
+                           const std::int32_t* rows, std::int32_t count) const {
+  const std::size_t row_bytes = cache.row_bytes();
+  for (std::int32_t i = 0; i < count; ++i) {
+    SPECDEC_CHECK(
+        rows[i] >= i && base + rows[i] < cache.capacity && (i == 0 || rows[i] > rows[i - 1]),
+        "kept row ", rows[i], " at place ", i);
+  }
+  for (std::int32_t layer = 0; layer < cache.layers; ++layer) {
+    for (std::int32_t head = 0; head < cache.kv_heads; ++head) {
+      const std::size_t offset = cache.row_offset(layer, head, base);
+      for (std::int32_t i = 0; i < count; ++i) {
+        if (rows[i] == i) continue;
+        // Rows ascend and are distinct, so a destination never lies above a source still to be
+        // read.
+        const std::size_t to = offset + static_cast<std::size_t>(i) * row_bytes;
+        const std::size_t from = offset + static_cast<std::size_t>(rows[i]) * row_bytes;
+        std::memcpy(cache.keys + to, cache.keys + from, row_bytes);
+        std::memcpy(cache.values + to, cache.values + from, row_bytes);
+      }
+    }
   }
 }
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/attention_rule.h"
+
 namespace specdec {
 
 // Rows of a weight that are interleaved in its packed form: two vectors of 16 lanes. Two, because a
@@ -19,8 +21,6 @@ inline constexpr int kGroupRows = 32;
 inline constexpr int kActBlockSize = 32;
 // Most columns (rows of X) that one matmul kernel call handles.
 inline constexpr int kMaxTileCols = 8;
-// Logical positions of one attention chunk. Part of the numerics: changing it changes results.
-inline constexpr int kAttentionChunk = 64;
 // Most queries per call of attention_values.
 inline constexpr int kValueQueries = 4;
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/attention_rule.h"
 #include "backend/cuda/cuda_backend.h"
 #include "core/error.h"
 
@@ -9,8 +10,13 @@ namespace specdec::cuda {
 namespace {
 
 // Up to this many rows the chunks of a segment are shared out over blocks, at the price of a merge
-// (no more: the partial results take rows * chunks memory). Results do not depend on it.
+// (no more: the partial results take rows * spans memory). Results do not depend on it.
 constexpr int kSplitRows = 32;
+
+// Chunks of a unit, which one block sees. Where a kv head has no more queries than one block takes,
+// the results of single chunks are few bytes beside the cache, and give the device more to do at
+// once; more queries leave the results of whole spans only.
+int unit_chunks_for(int queries) { return queries <= kAttentionTile ? 1 : kSpanChunks; }
 
 // Ancestors of each row in depth order, then itself, [rows, rows]; then their numbers, [rows].
 std::vector<int> paths_of(const Segment& segment) {
@@ -115,9 +121,11 @@ void CudaBackend::attention(Workspace& workspace, const Pass& pass, std::int32_t
     s.paths = on_device.paths;
     s.lengths = on_device.lengths;
     s.chunks = on_device.chunks;
-    if (s.rows <= kSplitRows && s.chunks > 1) {
+    s.unit_chunks = unit_chunks_for(s.rows * (s.heads / s.kv_heads));
+    s.units = (s.chunks + s.unit_chunks - 1) / s.unit_chunks;
+    if (s.rows <= kSplitRows && s.units > 1) {
       s.partials = ws.get<float>(Area::kPartials, static_cast<std::size_t>(s.rows) *
-                                                      static_cast<std::size_t>(s.heads * s.chunks) *
+                                                      static_cast<std::size_t>(s.heads * s.units) *
                                                       static_cast<std::size_t>(2 + s.head_dim));
     }
     // With one segment the merge can leave the input of the product that follows.

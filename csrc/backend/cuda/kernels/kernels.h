@@ -156,7 +156,8 @@ void queue_keep_rows(StreamHandle stream, int heads, std::int64_t head_stride, i
 
 // --- attention.cu ---
 
-inline constexpr int kAttentionChunk = 64;  // logical positions; part of the numerics
+// Queries (row, head of a kv head) that one thread block has.
+inline constexpr int kAttentionTile = 8;
 
 struct AttentionSegment {
   DType dtype = DType::kF16;
@@ -177,10 +178,14 @@ struct AttentionSegment {
   float score_cap = 0.0f;        // 0: none
   const float* sinks = nullptr;  // [H], or null
   int chunks = 0;                // of the longest row, or more
-  float* partials = nullptr;  // [rows, H, chunks, 2 + D] to share the chunks out; null: one block
-                              // sees all chunks of its rows
-  ActivationView quantized;   // [rows, H * D] as int8, where there are partials; or empty
+  // To share the chunks out over blocks, units of `unit_chunks` each (1 or kSpanChunks); null: one
+  // block sees all chunks of its rows.
+  float* partials = nullptr;  // [rows, H, units, 2 + D]
+  int unit_chunks = 1, units = 0;
+  ActivationView quantized;  // [rows, H * D] as int8, where there are partials; or empty
 };
 void queue_attention(StreamHandle stream, const AttentionSegment& segment);
+// Its last part, of the units' results.
+void queue_attention_merge(StreamHandle stream, const AttentionSegment& segment);
 
 }  // namespace specdec::cuda
