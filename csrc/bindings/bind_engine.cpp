@@ -192,7 +192,9 @@ void bind_drafters(py::module_& m) {
         "The values of general.architecture that can be run.");
   m.def(
       "check_model",
-      [](const GgufHandle& handle) { check_tensors(read_config(*handle.file), *handle.file); },
+      [](const GgufHandle& handle) {
+        naming_file(*handle.file, [&] { check_tensors(read_config(*handle.file), *handle.file); });
+      },
       py::arg("file"), ReleaseGil(),
       "Raises GgufError, naming the key or tensor, if the file's model cannot be run.");
   m.def(

@@ -184,6 +184,11 @@ std::vector<std::string_view> MetadataValue::strings() const {
   return result;
 }
 
+std::optional<double> MetadataValue::number(std::size_t index) const {
+  if (type == MetadataType::kBool) return load<std::uint8_t>(data + index) != 0 ? 1.0 : 0.0;
+  return read_number(*this, index);
+}
+
 std::string MetadataValue::describe() const {
   const std::string_view name = metadata_type_name(type);
   if (is_array) return str("array of ", count, " ", name);

@@ -49,6 +49,8 @@ struct MetadataValue {
 
   // Strings in order, as views into the file. Empty unless `type` is kString.
   std::vector<std::string_view> strings() const;
+  // Element `index` as a number, a truth value as 0 or 1; nullopt for strings.
+  std::optional<double> number(std::size_t index) const;
   // For messages: "u32 7", "string 'abc'", "array of 3 i32".
   std::string describe() const;
 };

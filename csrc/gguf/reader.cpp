@@ -110,4 +110,12 @@ std::optional<TensorView> GgufFile::find_view(std::string_view name) const {
   return view;
 }
 
+GgufError with_path(const GgufFile& file, const GgufError& error) {
+  const std::string message = error.what();
+  for (const std::string& path : file.paths()) {
+    if (message.starts_with(printable(path) + ": ")) return error;
+  }
+  return GgufError(str(printable(file.path()), ": ", message));
+}
+
 }  // namespace specdec

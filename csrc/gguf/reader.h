@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor.h"
 #include "gguf/metadata.h"
 #include "gguf/shard.h"
@@ -70,5 +71,18 @@ class GgufFile {
   std::vector<TensorInfo> tensors_;
   std::unordered_map<std::string, std::size_t> index_;
 };
+
+// `error`, its message beginning with the file's path unless it already does.
+GgufError with_path(const GgufFile& file, const GgufError& error);
+
+// Does `work`, which reads what a file means; its GgufErrors name the file.
+template <typename Work>
+auto naming_file(const GgufFile& file, Work&& work) {
+  try {
+    return work();
+  } catch (const GgufError& error) {
+    throw with_path(file, error);
+  }
+}
 
 }  // namespace specdec

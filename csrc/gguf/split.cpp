@@ -29,10 +29,14 @@ std::optional<std::size_t> digits(std::string_view text) {
   return value;
 }
 
-// How many parts the file says there are; 1 for a whole model.
+// How many parts the file says there are; 1 for a whole model. Programs that merge parts leave 0.
 std::size_t parts_of(const GgufShard& shard) {
   const auto count = shard.metadata().find_uint(kSplitCountKey, kMaxParts);
   return std::max<std::size_t>(1, static_cast<std::size_t>(count.value_or(1)));
+}
+
+std::optional<std::uint64_t> tensors_of(const GgufShard& shard) {
+  return shard.metadata().find_uint(kSplitTensorsKey);
 }
 
 // The name of a part, checked against what the file itself says.
@@ -71,22 +75,32 @@ void require_all(const SplitName& name, const std::string& opened) {
                       "; put all parts into one folder"));
 }
 
+// "3 parts with 7 tensors"
+std::string set_text(const GgufShard& shard) {
+  const std::size_t parts = parts_of(shard);
+  const auto tensors = tensors_of(shard);
+  return str(parts, parts == 1 ? " part" : " parts", " with ",
+             tensors ? str(*tensors) : std::string("an unknown number of"), " tensors");
+}
+
 void require_same_set(const GgufShard& first, const GgufShard& shard) {
-  const auto tensors_of = [](const GgufShard& one) {
-    return one.metadata().find_uint(kSplitTensorsKey);
-  };
   if (parts_of(first) == parts_of(shard) && tensors_of(first) == tensors_of(shard)) return;
-  throw GgufError(str(printable(shard.path()), ": it says that the model has ", parts_of(shard),
-                      " parts with ", tensors_of(shard).value_or(0), " tensors, but ",
-                      printable(first.path()), " says ", parts_of(first), " and ",
-                      tensors_of(first).value_or(0), ": they are not parts of one model"));
+  throw GgufError(str(printable(shard.path()), ": it says that the model has ", set_text(shard),
+                      ", but ", printable(first.path()), " says ", set_text(first),
+                      ": they are not parts of one model"));
 }
 
 void require_tensor_count(const Shards& shards) {
-  const auto expected = shards[0]->metadata().find_uint(kSplitTensorsKey);
+  const auto expected = tensors_of(*shards[0]);
   std::uint64_t found = 0;
   for (const auto& shard : shards) found += shard->tensors().size();
   if (!expected || *expected == found) return;
+  if (shards.size() == 1) {
+    throw GgufError(str(printable(shards[0]->path()), ": it has ", found, " tensors, but key '",
+                        kSplitTensorsKey, "' says ", *expected, ", and by key '", kSplitCountKey,
+                        "' there are no other parts: the file was put together or edited wrongly; ",
+                        "get it again, or merge its parts again (gguf-split --merge)"));
+  }
   throw GgufError(str(printable(shards[0]->path()), ": the ", shards.size(), " parts have ", found,
                       " tensors, but key '", kSplitTensorsKey, "' says ", *expected,
                       ": a part is damaged or of another model"));
@@ -116,7 +130,9 @@ std::vector<std::unique_ptr<const GgufShard>> open_shards(const std::string& pat
   auto opened = std::make_unique<const GgufShard>(path);
   Shards shards;
   if (parts_of(*opened) == 1) {
+    opened->metadata().find_uint(kSplitNumberKey, 0);  // the number of the only part
     shards.push_back(std::move(opened));
+    require_tensor_count(shards);
     return shards;
   }
   const SplitName name = name_of_part(*opened);

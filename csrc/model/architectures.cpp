@@ -23,11 +23,18 @@ float cap(const KeyReader& keys, const char* name, double fallback) {
   return static_cast<float>(keys.number_or(name, fallback, 0.0, 1e6));
 }
 
+void require_window(const KeyReader& keys, const ModelConfig& config) {
+  if (config.window != 0) return;
+  throw GgufError(str("key ", keys.key("attention.sliding_window"), " is missing or 0: half of ",
+                      "the layers of this architecture have a window"));
+}
+
 void read_gemma2(const KeyReader& keys, ModelConfig& config) {
   config.embedding_scale = embedding_root(config);
   config.score_cap = cap(keys, "attn_logit_softcapping", 50.0);
   config.logit_cap = cap(keys, "final_logit_softcapping", 30.0);
-  if (config.window == 0) config.window = 4096;
+  if (keys.find("attention.sliding_window") == nullptr) config.window = 4096;
+  require_window(keys, config);
   // The 27B model divides by the root of width / heads, which is not its head size.
   if (config.layers == 46 && config.attention_scale == 0.0f) {
     config.attention_scale = inverse_root(config.width / config.heads);
@@ -41,8 +48,6 @@ void read_gemma3(const KeyReader& keys, ModelConfig& config) {
   if (config.layers == 62 && config.attention_scale == 0.0f) {  // 27B, as above
     config.attention_scale = inverse_root(config.width / config.heads);
   }
-  config.local_rope =
-      config.rope.unscaled(keys.number_or("rope.freq_base_swa", 10000.0, 1.0, 1e12));
 }
 
 void read_granite(const KeyReader& keys, ModelConfig& config) {
@@ -53,7 +58,7 @@ void read_granite(const KeyReader& keys, ModelConfig& config) {
   if (config.embedding_scale == 0.0f) config.embedding_scale = 1.0f;
   if (config.residual_scale == 0.0f) config.residual_scale = 1.0f;
   // What its files call fine-tuned rope says whether positions are encoded at all.
-  if (!keys.metadata().find_bool(keys.key("rope.scaling.finetuned")).value_or(true)) {
+  if (!keys.flag_or("rope.scaling.finetuned", true)) {
     config.rotated.assign(static_cast<std::size_t>(config.layers), false);
   }
 }
@@ -63,23 +68,16 @@ void read_smollm3(const KeyReader&, ModelConfig& config) {
   for (std::size_t i = 3; i < config.rotated.size(); i += 4) config.rotated[i] = false;
 }
 
-void read_olmo2(const KeyReader&, ModelConfig& config) {
-  config.local_rope = config.rope.unscaled(config.rope.base);
-}
-
 void read_gpt_oss(const KeyReader& keys, ModelConfig& config) {
-  if (config.window == 0) {
-    throw GgufError(str("key ", keys.key("attention.sliding_window"), " is missing or 0: half of ",
-                        "the layers of this architecture have a window"));
-  }
+  require_window(keys, config);
   config.rope.yarn_whole_pairs = false;
 }
 
 // Ministral 3: queries grow with the logarithm of the position.
 void read_mistral3(const KeyReader& keys, ModelConfig& config) {
   config.query_growth = keys.number_or("attention.temperature_scale", 0.0, 0.0, 1e3);
-  config.query_growth_length =
-      keys.dim_or("attention.temperature_length", config.rope.original_context);
+  config.query_growth_length = keys.count_or("attention.temperature_length", 0, kMaxContext);
+  if (config.query_growth_length == 0) config.query_growth_length = config.rope.original_context;
 }
 
 constexpr RopeLayout kHalves = RopeLayout::kHalves;
@@ -88,19 +86,25 @@ constexpr Architecture kLlama{.name = "llama",
                               .qkv_bias = Has::kMaybe,
                               .output_bias = Has::kMaybe,
                               .mlp_bias = Has::kMaybe,
-                              .windows = Windows::kAll,
+                              .windows = Windows::kUsual,
                               .experts = Has::kMaybe,
                               .softmax_of_used = true};
 
 constexpr std::array kArchitectures{
     kLlama,
-    Architecture{.name = "qwen2", .rope_layout = kHalves, .qkv_bias = Has::kAlways},
-    Architecture{.name = "qwen3", .rope_layout = kHalves, .qk_norm = QkNorm::kPerHead},
+    Architecture{.name = "qwen2",
+                 .rope_layout = kHalves,
+                 .qkv_bias = Has::kAlways,
+                 .windows = Windows::kListed},
+    Architecture{.name = "qwen3",
+                 .rope_layout = kHalves,
+                 .qk_norm = QkNorm::kPerHead,
+                 .windows = Windows::kListed},
     Architecture{.name = "gemma2",
                  .rope_layout = kHalves,
                  .post_norms = true,
                  .activation = Activation::kGelu,
-                 .windows = Windows::kPattern,
+                 .windows = Windows::kUsual,
                  .window_period = 2,
                  .read_oddities = read_gemma2},
     Architecture{.name = "gemma3",
@@ -108,16 +112,18 @@ constexpr std::array kArchitectures{
                  .post_norms = true,
                  .qk_norm = QkNorm::kPerHead,
                  .activation = Activation::kGelu,
-                 .windows = Windows::kPattern,
+                 .windows = Windows::kUsual,
                  .window_period = 6,
+                 .unscaled_local_rope = true,
+                 .local_base = 10000.0,
                  .read_oddities = read_gemma3},
     Architecture{
-        .name = "phi3", .rope_layout = kHalves, .fused_up = true, .windows = Windows::kAll},
+        .name = "phi3", .rope_layout = kHalves, .fused_up = true, .windows = Windows::kUsual},
     Architecture{.name = "mistral3",
                  .qkv_bias = Has::kMaybe,
                  .output_bias = Has::kMaybe,
                  .mlp_bias = Has::kMaybe,
-                 .windows = Windows::kAll,
+                 .windows = Windows::kUsual,
                  .read_oddities = read_mistral3},
     Architecture{.name = "granite",
                  .qkv_bias = Has::kMaybe,
@@ -134,9 +140,9 @@ constexpr std::array kArchitectures{
                  .pre_norms = false,
                  .post_norms = true,
                  .qk_norm = QkNorm::kPerRow,
-                 .windows = Windows::kPattern,
+                 .windows = Windows::kUsual,
                  .window_period = 4,
-                 .read_oddities = read_olmo2},
+                 .unscaled_local_rope = true},
     Architecture{.name = "starcoder2",
                  .rope_layout = kHalves,
                  .norm = NormKind::kLayer,
@@ -145,15 +151,17 @@ constexpr std::array kArchitectures{
                  .mlp_bias = Has::kMaybe,
                  .activation = Activation::kGelu,
                  .gated = false,
-                 .windows = Windows::kAll},
+                 .windows = Windows::kUsual},
     Architecture{.name = "qwen2moe",
                  .rope_layout = kHalves,
                  .qkv_bias = Has::kMaybe,
+                 .windows = Windows::kListed,
                  .experts = Has::kAlways,
                  .shared_expert = true},
     Architecture{.name = "qwen3moe",
                  .rope_layout = kHalves,
                  .qk_norm = QkNorm::kPerHead,
+                 .windows = Windows::kListed,
                  .experts = Has::kAlways,
                  .softmax_of_used = true},
     Architecture{.name = "gpt-oss",
@@ -162,7 +170,7 @@ constexpr std::array kArchitectures{
                  .qkv_bias = Has::kAlways,
                  .output_bias = Has::kAlways,
                  .activation = Activation::kClampedSwiglu,
-                 .windows = Windows::kPattern,
+                 .windows = Windows::kUsual,
                  .window_period = 2,
                  .experts = Has::kAlways,
                  .softmax_of_used = true,

@@ -24,9 +24,10 @@ enum class Has : std::uint8_t { kNever, kMaybe, kAlways };
 
 // Which layers see a sliding window, where the file gives its size.
 enum class Windows : std::uint8_t {
-  kNone,     // a size is ignored
-  kAll,      // all layers
-  kPattern,  // all but the last of every `window_period`
+  kNone,    // a size is refused
+  kListed,  // those that the file lists; a size alone is ignored, as by llama.cpp, because files
+            // carry one that their models do not use (Qwen's `use_sliding_window` is false)
+  kUsual,   // unless the file lists them: all but the last of every `window_period`; 0: all
 };
 
 struct Architecture {
@@ -44,10 +45,12 @@ struct Architecture {
   bool fused_up = false;  // ffn_up holds the gate's rows, then its own
   Windows windows = Windows::kNone;
   std::int32_t window_period = 0;
-  Has experts = Has::kNever;     // mixtures, as expert_count says
-  bool softmax_of_used = false;  // see ExpertWeights; expert_weights_norm overrules it
-  bool shared_expert = false;    // one that all rows go to, behind a sigmoid gate
-  bool expert_bias = false;      // of router and experts
+  bool unscaled_local_rope = false;  // layers with a window rotate without context extension
+  double local_base = 0.0;           // their usual base; 0: that of the others
+  Has experts = Has::kNever;         // mixtures, as expert_count says
+  bool softmax_of_used = false;      // see ExpertWeights; expert_weights_norm overrules it
+  bool shared_expert = false;        // one that all rows go to, behind a sigmoid gate
+  bool expert_bias = false;          // of router and experts
   bool sinks = false;
   void (*read_oddities)(const KeyReader&, ModelConfig&) = nullptr;
 };

@@ -7,52 +7,23 @@
 #include "core/error.h"
 #include "core/printable.h"
 #include "model/key_reader.h"
+#include "model/rope_config.h"
+#include "model/unread_keys.h"
 #include "model/vocabulary.h"
 
 namespace specdec {
 namespace {
 
-// Files without a scaling type but with a factor mean linear scaling, as llama.cpp reads them.
-void read_rope_scaling(const KeyReader& keys, RopeConfig& rope, std::int32_t trained_context) {
-  const double old_factor = keys.number_or("rope.scale_linear", 0.0, 0.0, 1e6);  // of old files
-  const double factor = keys.number_or("rope.scaling.factor", old_factor, 0.0, 1e6);
-  rope.factor = factor == 0.0 ? 1.0 : factor;
-  const std::string type = keys.text_or("rope.scaling.type", "linear");
-  if (type == "linear") {
-    rope.scaling = rope.factor == 1.0 ? RopeScaling::kNone : RopeScaling::kLinear;
-  } else if (type == "yarn") {
-    rope.scaling = RopeScaling::kYarn;
-  } else if (type != "none" && type != "longrope") {  // long-rope: tensors hold its factors
-    throw GgufError(str("key ", keys.key("rope.scaling.type"), " is ", quoted(type),
-                        "; supported: none, linear, yarn, longrope"));
-  }
-  rope.attention_factor = keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3) *
-                          keys.number_or("rope.scaling.yarn_attn_factor", 1.0, 1e-3, 1e3);
-  const double mix = keys.number_or("rope.scaling.yarn_ext_factor", 1.0, -1.0, 1e3);
-  if (mix != 1.0 && mix != -1.0) {  // -1: the default
-    throw GgufError(str("key ", keys.key("rope.scaling.yarn_ext_factor"), " is ", mix,
-                        "; only 1 is supported"));
-  }
-  rope.original_context = static_cast<std::int32_t>(
-      keys.metadata()
-          .find_uint(keys.key("rope.scaling.original_context_length"), kMaxContext)
-          .value_or(0));
-  if (rope.original_context == 0) rope.original_context = trained_context;
-  rope.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6);
-  rope.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-3, 1e6);
-  rope.log_multiplier = keys.number_or("rope.scaling.yarn_log_multiplier", 0.0, 0.0, 1e3);
-}
-
-RopeConfig read_rope(const KeyReader& keys, std::int32_t head_dim, std::int32_t trained_context) {
-  RopeConfig rope;
-  rope.dims = keys.dim_or("rope.dimension_count", head_dim);
-  if (rope.dims > head_dim || rope.dims % 2 != 0) {
-    throw GgufError(str("key ", keys.key("rope.dimension_count"), " is ", rope.dims,
-                        "; it must be even and at most the head size ", head_dim));
-  }
-  rope.base = keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12);
-  read_rope_scaling(keys, rope, trained_context);
-  return rope;
+// Adapters and projectors have the architecture of the model that they go with.
+void check_kind(const Metadata& metadata) {
+  const std::string_view kind = metadata.find_string("general.type").value_or("model");
+  if (kind == "model") return;
+  throw GgufError(str("key general.type is ", quoted(kind), ": the file holds no model",
+                      kind == "adapter" ? " but changes to one (a LoRA adapter): merge it into its "
+                                          "model before the conversion, and give that"
+                      : kind == "mmproj" ? " but what turns images or sound into a model's input; "
+                                           "give the file of the model itself"
+                                         : "; give the file of a model"));
 }
 
 void read_heads(const KeyReader& keys, ModelConfig& config) {
@@ -103,83 +74,97 @@ bool has_tensor(const GgufFile& file, Has has, const char* name) {
   return file.find_tensor(name) != nullptr;
 }
 
-// Its factors are tensors: without them the scaling would silently be none.
-void check_long_rope(const KeyReader& keys, const GgufFile& file) {
-  const bool wanted = keys.text_or("rope.scaling.type", "") == "longrope";
-  if (wanted && file.find_tensor("rope_factors_long.weight") == nullptr) {
-    throw GgufError(str("key ", keys.key("rope.scaling.type"),
-                        " is 'longrope', but tensor 'rope_factors_long.weight' is missing: the ",
-                        "file is incomplete"));
+float read_norm_eps(const KeyReader& keys, NormKind norm) {
+  const char* name =
+      norm == NormKind::kRms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+  if (keys.find(name) == nullptr) {
+    throw GgufError(str("key ", keys.key(name), " is missing: the file is incomplete"));
   }
+  return static_cast<float>(keys.number_or(name, 0.0, 0.0, 1.0));
 }
 
+// The size of the windows. Which layers have one is known after the family's oddities.
 void read_windows(const KeyReader& keys, ModelConfig& config) {
-  const Architecture& traits = *config.traits;
   const auto layers = static_cast<std::size_t>(config.layers);
   config.local.assign(layers, false);
   config.rotated.assign(layers, true);
-  if (traits.windows == Windows::kNone) return;
-  config.window = static_cast<std::int32_t>(
-      keys.metadata().find_uint(keys.key("attention.sliding_window"), kMaxContext).value_or(0));
+  if (config.traits->windows == Windows::kNone) return;
+  const std::int32_t size = keys.count_or("attention.sliding_window", 0, kMaxContext);
+  const bool listed = keys.find("attention.sliding_window_pattern") != nullptr;
+  if (listed || config.traits->windows != Windows::kListed) config.window = size;
 }
 
-// Once the size is known: a list of the layers, or their period.
+// The layers that have a window: a list of them, or their period. As in llama.cpp a period of 0
+// means all of them, and 1 none.
 void spread_windows(const KeyReader& keys, ModelConfig& config) {
   const Architecture& traits = *config.traits;
   if (config.window == 0) return;
-  const std::string name = keys.key("attention.sliding_window_pattern");
-  const MetadataValue* pattern = keys.metadata().find(name);
+  const MetadataValue* pattern = keys.find("attention.sliding_window_pattern");
   if (pattern != nullptr && pattern->is_array) {
-    config.local = keys.flags(name, config.layers);
-    return;
+    config.local = keys.flags("attention.sliding_window_pattern", config.layers);
+  } else {
+    const std::int32_t period =
+        keys.count_or("attention.sliding_window_pattern", traits.window_period);
+    for (std::int32_t i = 0; i < config.layers; ++i) {
+      config.local[static_cast<std::size_t>(i)] = period == 0 || i % period + 1 < period;
+    }
   }
-  if (traits.windows == Windows::kAll) {
-    config.local.assign(config.local.size(), true);
-    return;
+  if (std::find(config.local.begin(), config.local.end(), true) != config.local.end()) {
+    config.local_rope = read_local_rope(keys, config);
   }
-  const auto period = static_cast<std::size_t>(
-      keys.dim_or("attention.sliding_window_pattern", traits.window_period));
-  for (std::size_t i = 0; i < config.local.size(); ++i) config.local[i] = i % period + 1 < period;
+}
+
+// Layers without positions, in files that list those that have them.
+void read_rope_pattern(const KeyReader& keys, ModelConfig& config) {
+  if (keys.find("attention.rope_pattern") == nullptr) return;
+  const std::vector<bool> rotated = keys.flags("attention.rope_pattern", config.layers);
+  for (std::size_t i = 0; i < rotated.size(); ++i) {
+    config.rotated[i] = config.rotated[i] && rotated[i];
+  }
 }
 
 ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
   const Architecture& traits = *config.traits;
   ExpertConfig experts;
-  const auto count = keys.metadata().find_uint(keys.key("expert_count")).value_or(0);
+  const std::int32_t count = keys.count_or("expert_count", 0);
   if (count == 0 && traits.experts != Has::kAlways) return experts;
   if (traits.experts == Has::kNever) {
     throw GgufError(str("key ", keys.key("expert_count"), " is ", count, ": mixtures of experts ",
                         "of the architecture ", traits.name, " are not supported"));
   }
-  if (count > static_cast<std::uint64_t>(kMaxExperts)) {
+  if (count > kMaxExperts) {
     throw GgufError(str("key ", keys.key("expert_count"), " is ", count, "; at most ", kMaxExperts,
                         " are supported"));
   }
   experts.count = keys.dim("expert_count");
-  experts.used = keys.dim("expert_used_count");
+  experts.used = keys.uniform_dim_or("expert_used_count", config.layers, 0);
+  if (experts.used == 0) {
+    throw GgufError(str("key ", keys.key("expert_used_count"), " is missing"));
+  }
   if (experts.used > experts.count) {
     throw GgufError(str("key ", keys.key("expert_used_count"), " is ", experts.used, " of ",
                         experts.count, " experts: the file is damaged"));
   }
+  // Widths of 0 mean the usual ones, as llama.cpp writes and reads them.
   const std::int32_t whole = config.ffn_width;
   const bool as_wide = traits.experts == Has::kMaybe;  // Mixtral: each as wide as an MLP
-  experts.ffn_width =
-      keys.dim_or("expert_feed_forward_length", as_wide ? whole : whole / experts.used);
+  experts.ffn_width = keys.uniform_count_or("expert_feed_forward_length", config.layers, 0);
+  if (experts.ffn_width == 0) experts.ffn_width = as_wide ? whole : whole / experts.used;
   if (experts.ffn_width == 0) {
     throw GgufError(str("key ", keys.key("expert_feed_forward_length"), " is missing"));
   }
   if (traits.shared_expert) {
-    experts.shared_width = keys.dim_or("expert_shared_feed_forward_length", whole);
+    experts.shared_width = keys.count_or("expert_shared_feed_forward_length", 0);
+    if (experts.shared_width == 0) experts.shared_width = whole;
   }
-  const auto gating = keys.metadata().find_uint(keys.key("expert_gating_func")).value_or(0);
+  const std::int32_t gating = keys.count_or("expert_gating_func", 0);
   // 1: a softmax over all experts, before the choice; 3: over the chosen ones.
   if (gating != 0 && gating != 1 && gating != 3) {
     throw GgufError(str("key ", keys.key("expert_gating_func"), " is ", gating,
                         "; supported: 1 (softmax) and 3 (softmax of the chosen experts)"));
   }
-  experts.softmax_of_used =
-      gating == 3 ||
-      keys.metadata().find_bool(keys.key("expert_weights_norm")).value_or(traits.softmax_of_used);
+  const std::string norm = keys.first_of({"expert_weights_norm", "norm_top_k_prob"});  // Ollama's
+  experts.softmax_of_used = gating == 3 || keys.flag_or(norm, traits.softmax_of_used);
   const double scale = keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6);
   experts.weight_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
   return experts;
@@ -222,12 +207,9 @@ ModelConfig read_layer_config(const KeyReader& keys, const GgufFile& file,
   if (config.ffn_width == 0 && config.experts.count == 0) {
     throw GgufError(str("key ", keys.key("feed_forward_length"), " is missing"));
   }
-  const bool rms = traits.norm == NormKind::kRms;
-  config.norm_eps = static_cast<float>(keys.number_or(
-      rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5, 0.0, 1.0));
-  config.rope = read_rope(keys, config.head_dim, config.trained_context);
+  config.norm_eps = read_norm_eps(keys, traits.norm);
+  config.rope = read_rope(keys, file, config.head_dim, config.trained_context);
   config.rope.layout = traits.rope_layout;
-  check_long_rope(keys, file);
   config.attention_scale = static_cast<float>(keys.number_or("attention.scale", 0.0, 0.0, 1e6));
   config.fused_qkv = file.find_tensor("blk.0.attn_qkv.weight") != nullptr;
   config.qkv_bias = has_tensor(file, traits.qkv_bias,
@@ -237,10 +219,13 @@ ModelConfig read_layer_config(const KeyReader& keys, const GgufFile& file,
   read_windows(keys, config);
   if (traits.read_oddities != nullptr) traits.read_oddities(keys, config);
   spread_windows(keys, config);
+  read_rope_pattern(keys, config);
+  refuse_unread_keys(keys, traits);
   return config;
 }
 
 ModelConfig read_config(const GgufFile& file) {
+  check_kind(file.metadata());
   const KeyReader keys(file);
   if (keys.architecture() == "eagle3" || keys.architecture() == "medusa") {
     throw GgufError(str("the file holds drafting heads (general.architecture is ",
@@ -256,7 +241,7 @@ ModelConfig read_config(const GgufFile& file) {
     throw GgufError(str("key general.architecture is ", quoted(keys.architecture()),
                         "; supported architectures: ", names));
   }
-  if (!file.metadata().find_bool(keys.key("attention.causal")).value_or(true)) {
+  if (!keys.flag_or("attention.causal", true)) {
     throw GgufError(str("key ", keys.key("attention.causal"), " is false: models that read in ",
                         "both directions do not generate text, and are not supported"));
   }

@@ -15,9 +15,11 @@ namespace {
 constexpr std::size_t kMaxStates = 16;
 
 std::vector<std::int32_t> read_states(const KeyReader& keys, std::int32_t target_layers) {
-  const auto values = keys.metadata().find_int_array(keys.key("extract_layers"));
+  // Current converters of llama.cpp call it target_layers.
+  const std::string name = keys.first_of({"extract_layers", "target_layers"});
+  const auto values = keys.metadata().find_int_array(keys.key(name));
   if (!values || values->empty() || values->size() > kMaxStates) {
-    throw GgufError(str("key ", keys.key("extract_layers"), " is missing, empty or too long: the ",
+    throw GgufError(str("key ", keys.key(name), " is missing, empty or too long: the ",
                         "layers of the target that the head reads from are not known"));
   }
   std::vector<std::int32_t> states;
@@ -118,8 +120,7 @@ EagleConfig read_eagle_config(const GgufFile& file, const ModelConfig& target) {
                                       config.target_width, ", but this one has ", target.width));
   }
   config.states = read_states(keys, target.layers);
-  config.norm_before_residual =
-      keys.metadata().find_bool(keys.key("norm_before_residual")).value_or(false);
+  config.norm_before_residual = keys.flag_or("norm_before_residual", false);
   config.layer.vocab_rows = read_draft_vocab(file, target);
   config.layer.vocab = config.layer.vocab_rows;
   check_tensors(expected_tensors(config, target), "eagle3", file, {"d2t"});  // d2t: integers
@@ -133,8 +134,10 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
   made->file_ = GgufFile::open(path);
   made->target_ = std::move(target);
   const ModelConfig& model = made->target_->config();
-  made->config_ = read_eagle_config(*made->file_, model);
-  made->target_ids_ = read_target_ids(*made->file_, made->config_.layer.vocab_rows, model);
+  naming_file(*made->file_, [&] {
+    made->config_ = read_eagle_config(*made->file_, model);
+    made->target_ids_ = read_target_ids(*made->file_, made->config_.layer.vocab_rows, model);
+  });
   if (!made->target_ids_.empty()) {
     const std::size_t bytes = made->target_ids_.size() * sizeof(TokenId);
     made->ids_in_place_ = made->backend().allocate(bytes);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,8 @@ namespace specdec {
 inline constexpr std::uint64_t kMaxDim = 1u << 20;
 inline constexpr std::uint64_t kMaxContext = 1u << 24;
 
-// Reads one architecture's keys: "block_count" -> "llama.block_count".
+// Reads one architecture's keys: "block_count" -> "llama.block_count". It remembers which were
+// asked for, so that the others can be told from those that a family honours (unread_keys.h).
 class KeyReader {
  public:
   explicit KeyReader(const GgufFile& file)
@@ -22,21 +25,40 @@ class KeyReader {
 
   const std::string& architecture() const { return architecture_; }
   std::string key(const std::string& name) const { return architecture_ + "." + name; }
+  bool was_read(const std::string& name) const { return read_.contains(name); }
+
+  // The value as it lies in the file, or null.
+  const MetadataValue* find(const std::string& name) const { return metadata_.find(read(name)); }
+
+  // The first of several names for one thing that the file has, or else the first of all.
+  std::string first_of(std::initializer_list<const char*> names) const {
+    for (const char* name : names) {
+      if (find(name) != nullptr) return name;
+    }
+    return *names.begin();
+  }
 
   // A dimension: at least 1.
   std::int32_t dim(const std::string& name) const {
-    return positive(name, metadata_.get_uint(key(name), kMaxDim));
+    return positive(name, metadata_.get_uint(read(name), kMaxDim));
   }
   std::int32_t dim_or(const std::string& name, std::int32_t fallback) const {
-    const auto value = metadata_.find_uint(key(name), kMaxDim);
+    const auto value = metadata_.find_uint(read(name), kMaxDim);
     return value ? positive(name, *value) : fallback;
   }
 
-  // A per-layer value that must be the same in all layers.
-  std::int32_t uniform_dim_or(const std::string& name, std::int32_t layers,
-                              std::int32_t fallback) const {
+  // Where 0 has a meaning.
+  std::int32_t count_or(const std::string& name, std::int32_t fallback,
+                        std::uint64_t max = kMaxDim) const {
+    const auto value = metadata_.find_uint(read(name), max);
+    return value ? static_cast<std::int32_t>(*value) : fallback;
+  }
+
+  // A per-layer value that must be the same in all layers; may be 0.
+  std::int32_t uniform_count_or(const std::string& name, std::int32_t layers,
+                                std::int32_t fallback) const {
     const auto values =
-        metadata_.find_uint_or_array(key(name), static_cast<std::size_t>(layers), kMaxDim);
+        metadata_.find_uint_or_array(read(name), static_cast<std::size_t>(layers), kMaxDim);
     if (!values) return fallback;
     for (const std::uint64_t value : *values) {
       if (value != values->front()) {
@@ -44,21 +66,33 @@ class KeyReader {
                             value, "): models with layers of different shapes are not supported"));
       }
     }
-    return positive(name, values->front());
+    return static_cast<std::int32_t>(values->front());
+  }
+  // The same, at least 1.
+  std::int32_t uniform_dim_or(const std::string& name, std::int32_t layers,
+                              std::int32_t fallback) const {
+    const std::int32_t value = uniform_count_or(name, layers, -1);
+    return value < 0 ? fallback : positive(name, static_cast<std::uint64_t>(value));
   }
 
-  // One truth value per layer, an array of booleans or of 0 and 1. `full_key`: with its prefix.
-  std::vector<bool> flags(const std::string& full_key, std::int32_t layers) const {
-    const auto values = metadata_.find_bool_array(full_key);
-    if (values->size() != static_cast<std::size_t>(layers)) {
-      throw GgufError(str("key ", full_key, " has ", values->size(), " elements for ", layers,
+  bool flag_or(const std::string& name, bool fallback) const {
+    return metadata_.find_bool(read(name)).value_or(fallback);
+  }
+
+  // One truth value per layer: an array of booleans or of 0 and 1, or one value for all.
+  std::vector<bool> flags(const std::string& name, std::int32_t layers) const {
+    const auto count = static_cast<std::size_t>(layers);
+    if (!find(name)->is_array) return std::vector<bool>(count, metadata_.get_bool(key(name)));
+    auto values = metadata_.find_bool_array(key(name));
+    if (values->size() != count) {
+      throw GgufError(str("key ", key(name), " has ", values->size(), " elements for ", layers,
                           " layers: the file is damaged"));
     }
     return *values;
   }
 
   double number_or(const std::string& name, double fallback, double min, double max) const {
-    const double value = metadata_.find_float(key(name)).value_or(fallback);
+    const double value = metadata_.find_float(read(name)).value_or(fallback);
     if (!(value >= min && value <= max)) {
       throw GgufError(str("key ", key(name), " is ", value, ", outside [", min, ", ", max,
                           "]: the file is damaged"));
@@ -67,11 +101,16 @@ class KeyReader {
   }
 
   std::string text_or(const std::string& name, const std::string& fallback) const {
-    return std::string(metadata_.find_string(key(name)).value_or(fallback));
+    return std::string(metadata_.find_string(read(name)).value_or(fallback));
   }
   const Metadata& metadata() const { return metadata_; }
 
  private:
+  std::string read(const std::string& name) const {
+    read_.insert(name);
+    return key(name);
+  }
+
   std::int32_t positive(const std::string& name, std::uint64_t value) const {
     if (value == 0) throw GgufError(str("key ", key(name), " is 0: the file is damaged"));
     return static_cast<std::int32_t>(value);
@@ -79,6 +118,7 @@ class KeyReader {
 
   const Metadata& metadata_;
   std::string architecture_;
+  mutable std::set<std::string> read_;  // names that were asked for
 };
 
 }  // namespace specdec

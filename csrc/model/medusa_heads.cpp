@@ -76,7 +76,7 @@ std::shared_ptr<const MedusaHeads> MedusaHeads::load(const std::string& path,
   std::shared_ptr<MedusaHeads> made(new MedusaHeads());
   made->file_ = GgufFile::open(path);
   made->target_ = std::move(target);
-  made->config_ = read_medusa_config(*made->file_);
+  made->config_ = naming_file(*made->file_, [&] { return read_medusa_config(*made->file_); });
   check_fit(made->config_, made->target_->config());
   TensorLoader tensors(*made->file_, made->target_->backend(), progress);
   for (std::int32_t i = 0; i < made->config_.heads; ++i) {

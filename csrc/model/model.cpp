@@ -156,10 +156,12 @@ std::shared_ptr<const Model> Model::load(const std::string& path, const Placemen
                                          const LoadProgress& progress) {
   std::shared_ptr<Model> model(new Model());
   model->file_ = GgufFile::open(path);
-  model->config_ = read_config(*model->file_);
-  model->spans_ = placement.spans(model->config_.layers);
-  check_tensors(model->config_, *model->file_);
-  ModelLoader(*model, progress).load();
+  naming_file(*model->file_, [&] {
+    model->config_ = read_config(*model->file_);
+    model->spans_ = placement.spans(model->config_.layers);
+    check_tensors(model->config_, *model->file_);
+    ModelLoader(*model, progress).load();
+  });
   return model;
 }
 

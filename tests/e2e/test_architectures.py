@@ -103,7 +103,6 @@ def test_windows_hide_what_lies_behind(make_model: ModelFactory, family: str) ->
         ("qwen3moe", {"qwen3moe.expert_count": None}, "expert_count"),
         ("qwen2", {"qwen2.rope.scaling.type": "dynamic"}, "'dynamic'; supported: none, linear"),
         ("phi3", {"phi3.rope.scaling.type": "longrope"}, "'rope_factors_long.weight' is missing"),
-        ("qwen2", {"qwen2.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor is 0.5"),
         ("qwen3", {"qwen3.expert_count": 4}, "mixtures of experts of the architecture qwen3"),
         ("gemma3", {"gemma3.attention.sliding_window_pattern": [True]}, "1 elements for 4 layers"),
         ("gpt-oss", {"gpt-oss.attention.sliding_window": None}, "sliding_window is missing or 0"),

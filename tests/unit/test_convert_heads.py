@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, GGUFValue, GGUFValueType, dequantize
 from safetensors.numpy import load_file, save_file
 
 import specdec_native as sd
@@ -270,6 +270,8 @@ def edited_gguf(
     for key, value in metadata.items():
         if value is None:
             del values[key]
+        elif isinstance(value, GGUFValue):
+            values[key] = value
         else:
             values[key].value = value
     listed = read_tensors(reader)
@@ -306,6 +308,20 @@ EAGLE_FILES: list[tuple[dict[str, Any], Any, str]] = [
     ({"eagle3.extract_layers": None}, unchanged, "key eagle3.extract_layers is missing"),
     ({"eagle3.extract_layers": [2, 3]}, unchanged, "'fc.weight' has shape"),
     ({"eagle3.extract_layers": [2, 3, 5]}, unchanged, "before layer 5, but the target has 4"),
+    # Current converters of llama.cpp have another name for it.
+    (
+        {
+            "eagle3.extract_layers": None,
+            "eagle3.target_layers": GGUFValue([2, 3, 5], GGUFValueType.ARRAY, GGUFValueType.INT32),
+        },
+        unchanged,
+        "before layer 5, but the target has 4",
+    ),
+    (
+        {"eagle3.norm_before_fc": GGUFValue(True, GGUFValueType.BOOL)},
+        unchanged,
+        "norm_before_fc is 1, which this library does",
+    ),
     ({"eagle3.block_count": 2}, unchanged, "an EAGLE-3 head has one layer"),
     ({"eagle3.target_hidden_size": 32}, unchanged, "target of width 32, but this one has 64"),
 ]

@@ -142,13 +142,13 @@ def test_renamed_parts_are_told(parts: Parts, tmp_path: Path) -> None:
 def test_parts_of_different_sets_are_told(parts: Parts) -> None:
     first = part(0, 3, "", extra=raw_gguf.TOY_ENTRIES)
     paths = parts(first, part(1, 3, "ab"), part(2, 3, "c", total=4))
-    with pytest.raises(sd.GgufError, match=r"3 parts with 4 tensors.*says 3 and 3"):
+    with pytest.raises(sd.GgufError, match=r"3 parts with 4 tensors.*says 3 parts with 3 tensors"):
         _core.GgufFile(paths[0])
     paths = parts(first, part(1, 3, "ab"), part(2, 2 + 2, "c"))
     with pytest.raises(sd.GgufError, match="4 parts with 3 tensors"):
         _core.GgufFile(paths[1])
     paths = parts(first, part(1, 3, "ab"), raw_gguf.gguf(raw_gguf.TOY_ENTRIES))
-    with pytest.raises(sd.GgufError, match="1 parts with 0 tensors"):
+    with pytest.raises(sd.GgufError, match="1 part with an unknown number of tensors"):
         _core.GgufFile(paths[0])
 
 
@@ -169,6 +169,26 @@ def test_a_damaged_part_is_named(parts: Parts) -> None:
         _core.GgufFile(paths[0])
 
 
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("opened", [0, 1, 2])
+def test_any_part_may_be_the_odd_one(parts: Parts, odd: int, opened: int) -> None:
+    names, totals = ("", "ab", "c"), [3, 3, 3]
+    totals[odd] = 5
+    paths = parts(*(part(i, 3, names[i], total=totals[i]) for i in range(3)))
+    with pytest.raises(sd.GgufError, match="they are not parts of one model"):
+        _core.GgufFile(paths[opened])
+    without = raw_gguf.gguf(
+        [
+            raw_gguf.entry("split.no", raw_gguf.U16, odd),
+            raw_gguf.entry("split.count", raw_gguf.U16, 3),
+        ]
+    )
+    contents = [part(i, 3, names[i]) for i in range(3)]
+    contents[odd] = without
+    with pytest.raises(sd.GgufError, match=r"an unknown number of tensors"):
+        _core.GgufFile(parts(*contents)[opened])
+
+
 @pytest.mark.parametrize(("key", "value"), [("split.no", 3), ("split.count", 70000)])
 def test_numbers_out_of_range(parts: Parts, key: str, value: int) -> None:
     values = {"split.no": 0, "split.count": 3, "split.tensors.count": 3, key: value}
@@ -178,10 +198,30 @@ def test_numbers_out_of_range(parts: Parts, key: str, value: int) -> None:
         _core.GgufFile(paths[0])
 
 
-def test_a_model_in_one_part_needs_no_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [0, 1])  # 0: what gguf-split --merge leaves
+def test_a_model_in_one_part_needs_no_name(tmp_path: Path, count: int) -> None:
     path = tmp_path / "whole.gguf"
-    path.write_bytes(part(0, 1, "a"))
+    path.write_bytes(part(0, count, "a", total=1))
     assert _core.GgufFile(path).paths == [str(path)]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("total", [0, 1, 3])
+def test_a_model_in_one_part_has_all_its_tensors(tmp_path: Path, count: int, total: int) -> None:
+    path = tmp_path / "whole.gguf"
+    path.write_bytes(part(0, count, "ab", total=total))
+    with pytest.raises(
+        sd.GgufError, match=rf"it has 2 tensors, but key 'split.tensors.count' says {total}"
+    ):
+        _core.GgufFile(path)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_only_part_is_the_first(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "whole.gguf"
+    path.write_bytes(part(1, count, "a", total=1))
+    with pytest.raises(sd.GgufError, match=r"'split.no' is u16 1, but an integer from 0 to 0"):
+        _core.GgufFile(path)
 
 
 def test_what_the_gguf_package_splits(tmp_path: Path) -> None:
