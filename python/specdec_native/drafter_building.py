@@ -19,7 +19,7 @@ from specdec_native.drafters import (
     SuffixDraft,
     Tree,
 )
-from specdec_native.errors import IncompatibleModelsError
+from specdec_native.errors import IncompatibleModelsError, naming_file
 from specdec_native.models import resolve_model
 from specdec_native.placement import same_device
 from specdec_native.text import Tokenizer
@@ -169,7 +169,10 @@ def _translator(
     except IncompatibleModelsError as error:
         if not drafter.allow_vocab_mismatch:
             raise
-        tokenizers = [Tokenizer.from_metadata(one.file.metadata) for one in (target, draft)]
+        tokenizers = []
+        for one in (target, draft):
+            with naming_file(one.file.path):
+                tokenizers.append(Tokenizer.from_metadata(one.file.metadata))
         translator = TokenTranslator(*tokenizers)
         shared = sum(token >= 0 for token in translator.target_of)
         if not shared:

@@ -205,9 +205,20 @@ class LayerSkipDraft:
         Raises:
             ValueError: The file is no such JSON; the message names it.
             FileNotFoundError: There is none.
+            OSError: It cannot be read.
         """
         try:
-            values = json.loads(Path(os.fspath(path)).read_text(encoding="utf-8"))
+            text = Path(os.fspath(path)).read_text(encoding="utf-8")
+        except OSError as error:
+            raise type(error)(
+                f"{os.fspath(path)}: no saved layers can be read there "
+                f"({error.strerror or error}); make the file with specdec layers, or name the "
+                "layers themselves, as in layerskip:0,1,5"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: no saved LayerSkipDraft ({error})") from None
+        try:
+            values = json.loads(text)
             if not isinstance(values, dict) or not {"layers"} <= set(values) <= _LAYER_SKIP_FIELDS:
                 raise ValueError("it holds other fields than one")
             return cls(**values)

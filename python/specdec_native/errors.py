@@ -7,6 +7,9 @@ values, and what to do next. The compiled module raises these same classes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "BackendUnavailableError",
     "BusyError",
@@ -79,3 +82,19 @@ class OutputError(Error, OSError):
 
 class PullError(Error, OSError):
     """A model could not be fetched: no answer, not there, damaged, or nothing to fetch it with."""
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """A value for a message: of a stranger's long text only the beginning."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+@contextmanager
+def naming_file(path: str) -> Iterator[None]:
+    """Errors about what a GGUF file says begin with its path, as those of the engine do."""
+    try:
+        yield
+    except GgufError as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise GgufError(f"{path}: {error}") from None

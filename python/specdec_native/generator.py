@@ -24,6 +24,7 @@ from specdec_native.errors import (
     BusyError,
     ContextFullError,
     OutputError,
+    naming_file,
 )
 from specdec_native.models import resolve_model
 from specdec_native.placement import Devices, Place, same_device
@@ -108,8 +109,9 @@ class Generator(Closing):
         with open_progress(progress) as shown:
             target = self._load_model(model, "target", place, n_ctx, kv_type, shown)
             metadata = target.file.metadata
-            self.tokenizer = Tokenizer(Vocabulary.from_metadata(metadata))
-            self._recommended = recommended_in(metadata)
+            with naming_file(target.file.path):
+                self.tokenizer = Tokenizer(Vocabulary.from_metadata(metadata))
+                self._recommended = recommended_in(metadata)
             self._chat_template = chat_template
             self._templates: dict[bool, ChatTemplate] = {}
             self._n_ctx = _context_length(n_ctx, target.trained_context)

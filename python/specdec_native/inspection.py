@@ -17,7 +17,7 @@ from specdec_native.drafters import (
     MedusaDraft,
     parse_draft,
 )
-from specdec_native.errors import Error
+from specdec_native.errors import Error, naming_file
 from specdec_native.models import resolve_model
 from specdec_native.sampling import recommended_in
 from specdec_native.text import Tokenizer
@@ -306,8 +306,9 @@ def _reason_against(file: _core.GgufFile) -> str | None:
     """Why a file cannot be run; None if nothing speaks against it."""
     try:
         _core.check_model(file)
-        Tokenizer.from_metadata(file.metadata)
-        recommended_in(file.metadata)
+        with naming_file(file.path):
+            Tokenizer.from_metadata(file.metadata)
+            recommended_in(file.metadata)
     except Error as error:
         return str(error)
     return None

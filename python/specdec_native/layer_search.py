@@ -11,6 +11,7 @@ from specdec_native import _core
 from specdec_native.bench.prediction import expected_speedup
 from specdec_native.bench.prompts import BUILT_IN
 from specdec_native.drafters import LayerSkipDraft
+from specdec_native.errors import naming_file
 from specdec_native.models import resolve_model
 from specdec_native.progress import ProgressOption, open_progress
 from specdec_native.text import Tokenizer
@@ -142,7 +143,8 @@ def search_layers(
         target = _core.Model.load(str(path), _core.make_backend("cpu", threads or 0), None)
         if target.layers < 2:
             raise ValueError(f"{path}: a model of one layer has none to leave out")
-        tokenizer = Tokenizer.from_metadata(target.file.metadata)
+        with naming_file(target.file.path):
+            tokenizer = Tokenizer.from_metadata(target.file.metadata)
         given = [one.text for one in BUILT_IN] if texts is None else list(texts)
         prompts = [tokenizer.encode(text)[: _CONTEXT // 2] for text in given]
         if not prompts or not all(prompts):

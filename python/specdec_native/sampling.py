@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from specdec_native.errors import GgufError
+from specdec_native.errors import GgufError, shortened
 
 __all__ = ["Acceptance", "SamplingParams"]
 
@@ -181,9 +181,10 @@ def recommended_in(metadata: Mapping[str, Any]) -> dict[str, Any]:
         try:
             SamplingParams(**{name: value})
         except (TypeError, ValueError) as error:
+            text, shown = repr(value), shortened(repr(value))
             raise GgufError(
-                f"{key} is {value!r}, which is no value for it: {error}. Get the file from another "
-                "place, or remove the key."
+                f"{key} is {shown}, which is no value for it: {str(error).replace(text, shown)}. "
+                "Get the file from another place, or remove the key."
             ) from None
         found[name] = value
     return found

@@ -417,22 +417,61 @@ def test_inspect_draft_that_does_not_fit(
     run: Run, tiny_model: Path, make_model: Callable[..., Path]
 ) -> None:
     other = make_model(vocab=290)
-    about = result_of(run("inspect", tiny_model, "--draft", other, "--json"))
+    done = run("inspect", tiny_model, "--draft", other, "--json")
+    about = json.loads(done.stdout)
+    assert about["supported"] is True
     assert about["draft"]["fits"] is False
     assert "290" in about["draft"]["fits_reason"]
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: this draft does not fit: ")
 
 
 def test_inspect_what_cannot_be_run(run: Run, make_model: Callable[..., Path]) -> None:
     hostile = "evil\x1b]0;title\x07[bold]"
     model = make_model(metadata={"general.architecture": "mystery", "general.name": hostile})
-    about = result_of(run("inspect", model, "--json"))
+    done = run("inspect", model, "--json")
+    about = json.loads(done.stdout)
     assert about["supported"] is False
     assert "mystery" in about["reason"]
     assert about["memory"] is None
+    assert done.returncode == 1
+    assert done.stderr == f"error: {about['reason']}\n"
     done = run("inspect", model)
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {model}: key general.architecture is 'mystery'")
     assert "\x1b" not in done.stdout
     assert "[bold]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        ("layerskip:nope.json", r"nope\.json: no saved layers .*No such file.*specdec layers"),
+        ("layerskip:folder.json", r"folder\.json: no saved layers .*directory"),
+        ("layerskip:broken.json", r"broken\.json: no saved LayerSkipDraft"),
+        ("layerskip:bytes.json", r"bytes\.json: no saved LayerSkipDraft"),
+    ],
+)
+def test_saved_layers_that_cannot_be_read(
+    run: Run, tiny_model: Path, tmp_path: Path, draft: str, message: str
+) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "broken.json").write_text("[1, 2")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    done = run("generate", "-m", tiny_model, "-p", "a", "-d", draft)
+    assert done.returncode in (1, 2)
+    text = " ".join(done.stderr.replace("\u2502", " ").split())
+    assert re.search(message, text), text
+    assert "Errno" not in text
+    assert "Traceback" not in text
+
+
+def test_what_the_system_says_of_a_file_comes_without_its_number(
+    run: Run, tiny_model: Path
+) -> None:
+    done = run("layers", "-m", tiny_model, "missing/layers.json", "--tokens", 2)
+    assert "Errno" not in done.stderr
+    assert "missing" in done.stderr
 
 
 def test_inspect_failures(run: Run, tmp_path: Path) -> None:

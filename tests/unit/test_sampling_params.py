@@ -104,3 +104,9 @@ def test_values_that_a_file_recommends() -> None:
 def test_recommendations_out_of_range_name_the_key(key: str, value: Any) -> None:
     with pytest.raises(sd.GgufError, match=rf"general\.sampling\.{key} is {value!r}"):
         recommended_in({f"general.sampling.{key}": value})
+
+
+def test_long_recommended_values_are_cut_in_messages() -> None:
+    with pytest.raises(sd.GgufError) as caught:
+        recommended_in({"general.sampling.temp": "x" * 100_000})
+    assert len(str(caught.value)) < 400

@@ -6,6 +6,7 @@ import json
 import random
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -401,7 +402,8 @@ GPT2_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"eos_token_id": -1}, "eos_token_id is -1"),
     ({"eot_token_id": True}, "eot_token_id must be an integer"),
     ({"eom_token_id": "1"}, "eom_token_id must be an integer"),
-    ({"padding_token_id": 2**32 - 1}, "padding_token_id is 4294967295"),
+    ({"padding_token_id": "1"}, "padding_token_id must be an integer"),
+    ({"add_sep_token": True}, "add_sep_token is true, but texts with a separator"),
     ({"unknown_token_id": 1.0}, "unknown_token_id must be an integer"),
     ({"eos_token_ids": [1, 999]}, r"eos_token_ids\[1\] is 999"),
     ({"add_bos_token": 1}, "add_bos_token must be a boolean"),
@@ -423,6 +425,30 @@ def test_damaged_gpt2_metadata(changes: dict[str, Any], message: str) -> None:
         Tokenizer.from_metadata(gpt2_metadata(**changes))
     assert isinstance(caught.value, Error)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("padding", [2**32 - 1, 272, -1])
+def test_a_padding_id_outside_of_the_vocabulary_is_none(padding: int) -> None:
+    """Only chat templates see it, and fine-tuned models name lost ones; llama.cpp ignores them."""
+    assert Vocabulary.from_metadata(gpt2_metadata(padding_token_id=padding)).padding_id is None
+    assert Vocabulary.from_metadata(gpt2_metadata(padding_token_id=5)).padding_id == 5
+    assert Tokenizer.from_metadata(gpt2_metadata(add_sep_token=False)).encode("a")
+
+
+@pytest.mark.parametrize("key", ["model", "pre", "bos_token_id", "tokens"])
+def test_long_values_are_cut_in_messages(key: str) -> None:
+    value = ["\ud800" * 100_000] if key == "tokens" else "x" * 100_000
+    with pytest.raises(GgufError) as caught:
+        Tokenizer.from_metadata(gpt2_metadata(**{key: value}))
+    assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize("key", ["model", "eos_token_id"])
+def test_a_file_is_named(make_model: Callable[..., Path], key: str) -> None:
+    path = make_model(layers=1, metadata={f"tokenizer.ggml.{key}": "odd"})
+    with pytest.raises(GgufError) as caught:
+        Tokenizer(path)
+    assert str(caught.value).startswith(f"{path}: tokenizer.ggml.{key} ")
 
 
 @pytest.mark.parametrize(("changes", "message"), LLAMA_FAULTS)

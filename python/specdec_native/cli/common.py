@@ -68,7 +68,7 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(_message(error)) from None
 
 
 def print_error(error: Exception) -> None:
@@ -78,12 +78,20 @@ def print_error(error: Exception) -> None:
 
 def describe(error: Exception) -> str:
     """The message of an exception in one line; of an unexpected one, with its class."""
-    text = " ".join(str(error).split())
+    text = " ".join(_message(error).split())
     expected = isinstance(error, (Error, ValueError, OSError, MemoryError))
     if expected and text:
         return text
     name = type(error).__name__
     return f"{name}: {text} (for the traceback, set {DEBUG_VARIABLE}=1)"
+
+
+def _message(error: Exception) -> str:
+    """The message; of what the system says of a file, the file and the reason, not the number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        name = error.filename
+        return f"{os.fsdecode(name) if not isinstance(name, int) else name}: {error.strerror}"
+    return str(error)
 
 
 def note(text: str, dim: bool = False) -> None:

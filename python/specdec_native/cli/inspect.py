@@ -10,6 +10,7 @@ from specdec_native import inspection
 from specdec_native.cli.common import print_json, readable_size, reported_errors
 from specdec_native.cli.options import ContextOption, JsonOption, ThreadsOption
 from specdec_native.drafters import DraftModel
+from specdec_native.errors import Error
 
 __all__ = ["inspect"]
 
@@ -27,7 +28,7 @@ def inspect(
     """Shows what is in a GGUF file, whether it can be run, and the memory it needs.
 
     With --draft also whether the two fit together, and, from measured passes, what the draft would
-    bring.
+    bring. The exit status is 1 where the model cannot be run or the draft does not fit.
     """
     with reported_errors():
         about = inspection.inspect(file, n_ctx=ctx)
@@ -37,6 +38,21 @@ def inspect(
             print_json(about)
         else:
             _print_tables(about)
+        reason = _reason_against(about)
+        if reason is not None:
+            raise Error(reason)
+
+
+def _reason_against(about: dict[str, Any]) -> str | None:
+    """Why what was asked about cannot be run; None where it can."""
+    if not about["supported"]:
+        return str(about["reason"])
+    draft = about.get("draft")
+    return (
+        None
+        if draft is None or draft["fits"]
+        else f"this draft does not fit: {draft['fits_reason']}"
+    )
 
 
 def _about_draft(

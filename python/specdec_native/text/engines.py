@@ -16,7 +16,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from specdec_native.errors import GgufError, TokenizerError
+from specdec_native.errors import GgufError, TokenizerError, shortened
 from specdec_native.text.byte_alphabet import BYTE_TO_CHAR
 from specdec_native.text.pretokenizers import PreTokenizer, find_pre_tokenizer
 from specdec_native.text.vocabulary import TokenType, Vocabulary
@@ -232,8 +232,8 @@ def _byte_of(tokens: list[str], index: int) -> int:
         return byte_value(tokens[index])[0]
     except (ValueError, IndexError):
         raise GgufError(
-            f"tokenizer.ggml.tokens[{index}] is {tokens[index]!r}, but its type says it is a byte, "
-            "which is written <0x00> to <0xFF>. Convert the model again."
+            f"tokenizer.ggml.tokens[{index}] is {shortened(repr(tokens[index]))}, but its type "
+            "says it is a byte, which is written <0x00> to <0xFF>. Convert the model again."
         ) from None
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from specdec_native.errors import GgufError
+from specdec_native.errors import GgufError, shortened
 
 __all__ = [
     "ALIASES",
@@ -264,10 +264,11 @@ def find_pre_tokenizer(name: str) -> PreTokenizer:
     """
     found = PRE_TOKENIZERS.get(ALIASES.get(name, name))
     if found is None:
+        shown = shortened(repr(name))
         raise GgufError(
-            f"tokenizer.ggml.pre is {name!r}, which is not supported; supported are "
+            f"tokenizer.ggml.pre is {shown}, which is not supported; supported are "
             f"{', '.join(supported_names())}. Use a model with one of these, or ask for "
-            f"{name!r} to be added."
+            f"{shown} to be added."
         )
     return found
 

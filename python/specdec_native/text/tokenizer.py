@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specdec_native.errors import TokenizerError
+from specdec_native.errors import TokenizerError, naming_file
 from specdec_native.text.byte_alphabet import CHAR_TO_BYTES
 from specdec_native.text.engines import SPACE_MARK, build_engine, byte_value, space_runs
 from specdec_native.text.special_split import SpecialSplitter
@@ -32,7 +32,13 @@ class Tokenizer:
         """
         if not isinstance(source, Vocabulary):
             core = importlib.import_module("specdec_native._core")
-            source = Vocabulary.from_metadata(core.GgufFile(os.fspath(source)).metadata)
+            path = os.fspath(source)
+            with naming_file(path):
+                self._build(Vocabulary.from_metadata(core.GgufFile(path).metadata))
+        else:
+            self._build(source)
+
+    def _build(self, source: Vocabulary) -> None:
         self.vocabulary = source
         self._has_bytes = source.kind == "gpt2"  # in place of characters
         self._bytes: list[bytes | None] = [None] * len(source.tokens)  # filled when asked for

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec_native.errors import GgufError
+from specdec_native.errors import GgufError, shortened
 from specdec_native.text.pretokenizers import ALIASES, PRE_TOKENIZERS
 
 __all__ = ["SPACE_PREFIX_KEY", "TokenType", "Vocabulary"]
@@ -128,6 +128,10 @@ class _Metadata:
                 f"{_shown(items[index])}. {_NEXT}"
             )
         return list(items)
+
+    def integer(self, name: str) -> int | None:
+        value = self._scalar(name)
+        return None if value is None else _checked_integer(_PREFIX + name, value)
 
     def token_id(self, name: str, size: int) -> int | None:
         """A token id, checked against the size of the vocabulary."""
@@ -241,6 +245,7 @@ class Vocabulary:
                 return default
             return None
 
+        _refuse_separator(meta)
         bos_id, eos_id = special("bos"), special("eos")
         ends = [eos_id, special("eot"), special("eom")]
         for name in ("eos_token_ids", "eot_token_ids", "eog_token_ids"):
@@ -256,7 +261,7 @@ class Vocabulary:
             bos_id=bos_id,
             eos_id=eos_id,
             unknown_id=special("unknown"),
-            padding_id=special("padding"),
+            padding_id=special("padding") if _has_sound_padding(meta, size) else None,
             eog_ids=frozenset(explicit | _ends_by_text(tokens, types)),
             add_bos=_read_add(meta, "bos", bos_id, _adds_bos_by_default(kind, pre)),
             add_eos=_read_add(meta, "eos", eos_id, kind == "t5"),
@@ -274,7 +279,7 @@ def _read_kind(meta: _Metadata) -> str:
         raise GgufError(f"{_PREFIX}model is missing: the file holds no tokenizer. {_NEXT}")
     if kind not in _KINDS:
         raise GgufError(
-            f"{_PREFIX}model is {kind!r}, which is not supported; supported are "
+            f"{_PREFIX}model is {shortened(repr(kind))}, which is not supported; supported are "
             f"{', '.join(_KINDS)}. Use a model with one of these."
         )
     return kind
@@ -290,7 +295,8 @@ def _read_tokens(meta: _Metadata) -> list[str]:
     except UnicodeEncodeError:
         index = next(i for i, token in enumerate(tokens) if _has_surrogate(token))
         raise GgufError(
-            f"{_PREFIX}tokens[{index}] is not valid Unicode: {tokens[index]!r}. {_NEXT}"
+            f"{_PREFIX}tokens[{index}] is not valid Unicode: {shortened(repr(tokens[index]))}. "
+            f"{_NEXT}"
         ) from None
     return tokens
 
@@ -347,6 +353,26 @@ def _read_add(meta: _Metadata, which: str, token_id: int | None, default: bool) 
     return default and token_id is not None if wanted is None else wanted
 
 
+def _refuse_separator(meta: _Metadata) -> None:
+    """Only vocabularies of encoders such as BERT's put a separator after a text."""
+    if meta.flag("add_sep_token"):
+        raise GgufError(
+            f"{_PREFIX}add_sep_token is true, but texts with a separator after them are not "
+            "supported: this is the vocabulary of an encoder, or the key is wrong. Use a model "
+            "that generates text, or set the key to false."
+        )
+
+
+def _has_sound_padding(meta: _Metadata, size: int) -> bool:
+    """Whether the padding id, which only chat templates can see, is in the vocabulary if given.
+
+    Fine-tuned models name ids there that their vocabulary lost or never had; llama.cpp passes over
+    them, too.
+    """
+    found = meta.integer("padding_token_id")
+    return found is None or 0 <= found < size
+
+
 def _adds_bos_by_default(kind: str, pre: str | None) -> bool:
     if kind == "llama":
         return True
@@ -360,7 +386,8 @@ def _read_space_prefix(meta: _Metadata, kind: str) -> str:
     scheme = meta.string(SPACE_PREFIX_KEY)
     if scheme not in (None, "always", "first"):
         raise GgufError(
-            f"{SPACE_PREFIX_KEY} is {scheme!r}; it must be 'always' or 'first'. {_NEXT}"
+            f"{SPACE_PREFIX_KEY} is {shortened(repr(scheme))}; it must be 'always' or 'first'. "
+            f"{_NEXT}"
         )
     return scheme or "always"
 
@@ -428,9 +455,14 @@ def _check_length(name: str, length: int, expected: int) -> None:
         )
 
 
-def _checked_id(name: str, value: object, size: int) -> int:
+def _checked_integer(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise GgufError(f"{name} must be an integer, but is {_shown(value)}. {_NEXT}")
+    return value
+
+
+def _checked_id(name: str, value: object, size: int) -> int:
+    value = _checked_integer(name, value)
     if not 0 <= value < size:
         raise GgufError(
             f"{name} is {value}, outside the vocabulary of {size} tokens (0 to {size - 1}). {_NEXT}"
@@ -444,5 +476,4 @@ def _has_surrogate(text: str) -> bool:
 
 def _shown(value: object) -> str:
     """A value for a message: its type, and the value if that is short."""
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+    return f"{type(value).__name__} {shortened(repr(value))}"
