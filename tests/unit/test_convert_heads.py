@@ -105,7 +105,7 @@ def test_eagle3_head(tmp_path: Path, tiny_model: Path, layout: str) -> None:
     assert "t2d" not in found
     metadata = metadata_of(tmp_path / "out.gguf")
     assert metadata["general.architecture"] == "eagle3"
-    assert metadata["eagle3.extract_layers"] == [2, 2, 1]
+    assert metadata["eagle3.extract_layers"] == metadata["eagle3.target_layers"] == [2, 2, 1]
     assert metadata["eagle3.block_count"] == 1
     assert metadata["eagle3.target_hidden_size"] == 64
     assert metadata["eagle3.norm_before_residual"] is False
@@ -305,7 +305,11 @@ EAGLE_FILES: list[tuple[dict[str, Any], Any, str]] = [
     ({}, without("d2t"), "scores 120 tokens without saying which"),
     ({}, without("fc.weight"), "'fc.weight' is missing"),
     ({}, without("blk.0.attn_norm_2.weight"), "'blk.0.attn_norm_2.weight' is missing"),
-    ({"eagle3.extract_layers": None}, unchanged, "key eagle3.extract_layers is missing"),
+    (
+        {"eagle3.extract_layers": None, "eagle3.target_layers": None},
+        unchanged,
+        "key eagle3.extract_layers is missing",
+    ),
     ({"eagle3.extract_layers": [2, 3]}, unchanged, "'fc.weight' has shape"),
     ({"eagle3.extract_layers": [2, 3, 5]}, unchanged, "before layer 5, but the target has 4"),
     # Current converters of llama.cpp have another name for it.

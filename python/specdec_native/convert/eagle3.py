@@ -212,7 +212,9 @@ def _metadata(
         "eagle3.attention.value_length": shape.head_dim,
         "eagle3.attention.layer_norm_rms_epsilon": config.number("rms_norm_eps", 1e-6, most=1.0),
         "eagle3.vocab_size": target.vocab,
+        # The name that llama.cpp's converter gave it first, and the one of today.
         "eagle3.extract_layers": extract,
+        "eagle3.target_layers": extract,
         "eagle3.target_hidden_size": shape.target_width,
         "eagle3.norm_before_residual": source.config.flag("norm_before_residual", False),
     }
