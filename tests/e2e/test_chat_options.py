@@ -53,6 +53,8 @@ def test_inspect_shows_templates_and_sampling(run: Run, make_model: Callable[...
     assert "temperature 0.25" in shown
     assert "default, tool_use" in shown
     damaged = make_model(metadata={"general.sampling.top_p": 7.0})
-    about = result_of(run("inspect", damaged, "--json"))
+    done = run("inspect", damaged, "--json")
+    about = json.loads(done.stdout)
     assert about["supported"] is False
+    assert (done.returncode, "top_p is 7.0" in done.stderr) == (1, True)
     assert "general.sampling.top_p is 7.0" in about["reason"]

@@ -139,7 +139,8 @@ def test_command_errors(tiny_model: Path, tmp_path: Path) -> None:
     assert "known are f32, f16" in " ".join(usage.stderr.split())
     failed = run(tiny_model, tmp_path / "none" / "out.gguf", "--type", "q4_0")
     assert failed.returncode == 1
-    assert failed.stderr.startswith("error: creating ")
+    assert failed.stderr.startswith("error: cannot write ")
+    assert "there is no folder" in failed.stderr
     assert failed.stderr.count("\n") == 1
     assert run(tiny_model, tiny_model, "--type", "q4_0").returncode == 1
     assert list(tmp_path.iterdir()) == []
