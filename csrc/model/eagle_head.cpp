@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "model/head_file.h"
 #include "model/key_reader.h"
 #include "model/layer_pass.h"
 #include "model/tensor_loader.h"
@@ -89,9 +90,10 @@ std::vector<TokenId> read_target_ids(const GgufFile& file, std::int32_t draft_vo
   std::vector<bool> seen(static_cast<std::size_t>(target.vocab), false);
   for (const std::int64_t id : *values) {
     if (id < 0 || id >= target.vocab || seen[static_cast<std::size_t>(id)]) {
-      throw IncompatibleModelsError(
-          str("tensor 'd2t' names token ", id, ", which is ",
-              id < 0 || id >= target.vocab ? "not the target's" : "there already"));
+      throw IncompatibleModelsError(str("tensor 'd2t' names token ", id, ", which is ",
+                                        id < 0 || id >= target.vocab
+                                            ? str("not one of the target's ", target.vocab)
+                                            : std::string("there already")));
     }
     seen[static_cast<std::size_t>(id)] = true;
     ids.push_back(static_cast<TokenId>(id));
@@ -134,7 +136,7 @@ std::shared_ptr<const EagleHead> EagleHead::load(const std::string& path,
   made->file_ = GgufFile::open(path);
   made->target_ = std::move(target);
   const ModelConfig& model = made->target_->config();
-  naming_file(*made->file_, [&] {
+  naming_head_file(*made->file_, path, [&] {
     made->config_ = read_eagle_config(*made->file_, model);
     made->target_ids_ = read_target_ids(*made->file_, made->config_.layer.vocab_rows, model);
   });

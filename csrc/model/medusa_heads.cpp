@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "model/head_file.h"
 #include "model/key_reader.h"
 #include "model/layer_pass.h"
 #include "model/tensor_plan.h"
@@ -76,8 +77,10 @@ std::shared_ptr<const MedusaHeads> MedusaHeads::load(const std::string& path,
   std::shared_ptr<MedusaHeads> made(new MedusaHeads());
   made->file_ = GgufFile::open(path);
   made->target_ = std::move(target);
-  made->config_ = naming_file(*made->file_, [&] { return read_medusa_config(*made->file_); });
-  check_fit(made->config_, made->target_->config());
+  naming_head_file(*made->file_, path, [&] {
+    made->config_ = read_medusa_config(*made->file_);
+    check_fit(made->config_, made->target_->config());
+  });
   TensorLoader tensors(*made->file_, made->target_->backend(), progress);
   for (std::int32_t i = 0; i < made->config_.heads; ++i) {
     Head& head = made->heads_.emplace_back();

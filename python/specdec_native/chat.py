@@ -242,7 +242,8 @@ class ChatTemplate:
             ) from error
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
-                f"the chat template is not valid, line {error.lineno}: {error}"
+                f"the chat template is not valid, line {error.lineno}: {error}; pass another one "
+                "(chat_template=, or --template FILE)"
             ) from error
         except RecursionError as error:
             raise TemplateError(

@@ -297,7 +297,7 @@ def unchanged(tensors: list[Any]) -> None:
 
 IDS = np.arange(120, dtype=np.int64)
 EAGLE_FILES: list[tuple[dict[str, Any], Any, str]] = [
-    ({}, with_ids(IDS + 200), "names token 300, which is not the target's"),
+    ({}, with_ids(IDS + 200), "names token 300, which is not one of the target's 300; "),
     ({}, with_ids(IDS - 1), "names token -1"),
     ({}, with_ids(IDS // 2), "names token 0, which is there already"),
     ({}, with_ids(IDS[:50]), "names 50 tokens, but the head scores 120"),
