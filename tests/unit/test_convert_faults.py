@@ -365,7 +365,7 @@ def test_what_is_converted_loads(tmp_path: Path, name: str) -> None:
                 convert(folder, tmp_path / "m.gguf", "f32")
                 sd.Generator(tmp_path / "m.gguf", n_ctx=32, threads=1, draft=None).close()
                 used += 1
-    assert used > 10
+    assert used >= 10
 
 
 def test_a_scale_of_mxfp4_that_is_no_number(tmp_path: Path) -> None:

@@ -110,19 +110,38 @@ class ConfigView:
     Every reader raises ConvertError, with file, key and value, where a value is of another kind.
     """
 
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        """Wraps the values of a file that messages name."""
+    def __init__(
+        self,
+        path: Path,
+        values: Mapping[str, Any],
+        inside: str = "",
+        beside: frozenset[str] = frozenset(),
+    ) -> None:
+        """Wraps the values of a file that messages name.
+
+        Args:
+            path: The file.
+            values: What it says.
+            inside: The object within the file that the keys are of, except those of `beside`.
+            beside: Keys of the file itself.
+        """
         self.path = path
         self.values = values
+        self._inside = inside
+        self._beside = beside
 
     def __contains__(self, key: str) -> bool:
         """Whether the key is there and not null."""
         return self.values.get(key) is not None
 
+    def name(self, key: str) -> str:
+        """The key as messages name it: "text_config.hidden_size"."""
+        return f"{self._inside}.{key}" if self._inside and key not in self._beside else key
+
     def wrong(self, key: str, expected: str) -> ConvertError:
         """The error for a key whose value is not what it should be."""
         found = f"is {shortened(self.values[key])}" if key in self.values else "is missing"
-        return ConvertError(f"{self.path}: key {key!r} {found}, expected {expected}")
+        return ConvertError(f"{self.path}: key {self.name(key)!r} {found}, expected {expected}")
 
     def _read(self, key: str, expected: str, fits: Callable[[Any], bool], required: bool) -> Any:
         """A value of the expected kind; None where there is none."""
@@ -141,8 +160,8 @@ class ConfigView:
             required=default is None,
         )
         if value is not None or default is None:
-            return Dim(value, key)
-        return default if isinstance(default, Dim) else Dim(default, key)
+            return Dim(value, self.name(key))
+        return default if isinstance(default, Dim) else Dim(default, self.name(key))
 
     def number(
         self,
@@ -207,16 +226,29 @@ class ConfigView:
         """Checks that the value of one key is a multiple of another's."""
         if value % other:
             raise ConvertError(
-                f"{self.path}: key {key!r} ({value}) is no multiple of {other_key!r} ({other})"
+                f"{self.path}: key {self.name(key)!r} ({value}) is no multiple of "
+                f"{self.name(other_key)!r} ({other})"
             )
 
     def merged(self, other: ConfigView | None) -> ConfigView:
         """These values, and those of `other` over them."""
-        return self if other is None else ConfigView(self.path, {**self.values, **other.values})
+        return self if other is None else self._with({**self.values, **other.values})
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> ConfigView:
         """These values, and `defaults` where a key is missing; null is a value, as there."""
-        return ConfigView(self.path, {**defaults, **self.values})
+        return self._with({**defaults, **self.values})
+
+    def opened(self, key: str) -> ConfigView:
+        """These values, and those of the object below `key` over them, which messages name so."""
+        inner = self.part(key)
+        if inner is None:
+            return self
+        beside = frozenset(self.values) - frozenset(inner.values)
+        return ConfigView(self.path, {**self.values, **inner.values}, key, beside)
+
+    def _with(self, values: Mapping[str, Any]) -> ConfigView:
+        """Other values, named alike."""
+        return ConfigView(self.path, values, self._inside, self._beside)
 
 
 def _is_positive(value: Any) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specdec_native.convert.checkpoint import Checkpoint
 from specdec_native.convert.config import ConfigView
 from specdec_native.convert.gguf_file import FilePlan
-from specdec_native.convert.rope import Rope, read_rope, rope_settings, rope_type
+from specdec_native.convert.rope import Rope, read_rope, rope_settings, rope_type, unsupported
 from specdec_native.convert.target import Target
 from specdec_native.convert.tensors import TensorPlan, constant, interleaved_halves, stored
 from specdec_native.errors import ConvertError
@@ -224,10 +224,8 @@ def _metadata(
 
 def _rope(config: ConfigView, shape: _Shape) -> Rope:
     """The rotation of the head's layer."""
-    kind = rope_type(rope_settings(config))
-    if kind not in ("default", "linear", "llama3"):
-        raise ConvertError(
-            f"{config.path}: rope scaling {kind!r} is not supported; linear and llama3 are"
-        )
+    rope = rope_settings(config)
+    if rope_type(rope) not in ("default", "linear", "llama3"):
+        raise unsupported(rope, "default, linear, llama3")
     with_base = config.with_defaults({"rope_theta": 10000.0})
     return read_rope(with_base, shape.head_dim, yarn_log=False, truncates=True)

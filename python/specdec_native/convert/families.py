@@ -7,14 +7,15 @@ conversion/*.py and gguf-py of ggml-org/llama.cpp for names of tensors and keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from specdec_native.convert.config import ConfigView
+from specdec_native.convert.rope import rope_settings
 from specdec_native.errors import ConvertError
 
-__all__ = ["FAMILIES", "Experts", "Family", "find_family"]
+__all__ = ["ALWAYS", "FAMILIES", "Experts", "Family"]
 
 # Name within a layer of the checkpoint -> name within a block of the GGUF file.
 _ATTENTION = {
@@ -62,7 +63,7 @@ class Experts:
         parts: Name of the gate, up and down matrix.
         fused: Name of the whole stack in checkpoints that hold it so: "gate_up_proj" and
             "down_proj" come after it.
-        count: Keys of the configuration that may say how many there are.
+        count: Keys of the configuration that may say how many there are, the usual one first.
         router_flag: A flag of the configuration that the family's arithmetic fixes, and its value.
     """
 
@@ -70,7 +71,7 @@ class Experts:
     each: str
     parts: tuple[str, str, str]
     fused: str = ""
-    count: tuple[str, ...] = ("num_experts", "num_local_experts")
+    count: tuple[str, ...] = ("num_local_experts", "num_experts")
     router_flag: tuple[str, bool] | None = None
 
 
@@ -93,6 +94,8 @@ class Family:
         partial_rope: Whether a part of a head may rotate.
         yarn_log, yarn_truncates: See `read_rope`.
         defaults: Values of keys that configurations leave out, as transformers has them.
+        told: More of them, where files always have the key: taking them is told in a note.
+        rope: ``rope_parameters`` where neither they nor ``rope_scaling`` are given; told, too.
         extra: Further metadata; it also refuses what cannot be expressed.
     """
 
@@ -110,6 +113,8 @@ class Family:
     yarn_log: bool = False
     yarn_truncates: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+    rope: Mapping[str, Any] = field(default_factory=dict)
     extra: Callable[[ConfigView], dict[str, Any]] = lambda config: {}
 
 
@@ -208,8 +213,8 @@ def _phi3(config: ConfigView) -> dict[str, Any]:
 
 def _ministral(config: ConfigView) -> dict[str, Any]:
     values = _window(config)
-    parameters = config.part("rope_parameters")
-    if parameters is not None and "llama_4_scaling_beta" in parameters:
+    parameters = rope_settings(config)
+    if "llama_4_scaling_beta" in parameters:
         values["attention.temperature_scale"] = parameters.number("llama_4_scaling_beta", most=1e3)
     return values
 
@@ -221,7 +226,7 @@ def _granite(config: ConfigView) -> dict[str, Any]:
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     }
-    return {new: config.number(old, most=1e6) for old, new in names.items() if old in config}
+    return {new: config.number(old, most=1e6) for old, new in names.items() if old in config.values}
 
 
 def _smollm3(config: ConfigView) -> dict[str, Any]:
@@ -254,6 +259,7 @@ def _qwen_moe(config: ConfigView) -> dict[str, Any]:
 def _gpt_oss(config: ConfigView) -> dict[str, Any]:
     _layer_kinds(config, 2)
     _fixed(config, "swiglu_limit", 7)
+    _fixed(config, "swiglu_alpha", 1.702)
     return {
         "attention.sliding_window": config.whole("sliding_window"),
         "expert_feed_forward_length": config.whole("intermediate_size"),
@@ -265,6 +271,7 @@ _QWEN_EXPERTS = {
     "each": "mlp.experts.{e}.{part}",
     "parts": ("gate_proj", "up_proj", "down_proj"),
     "fused": "mlp.experts",
+    "count": ("num_experts", "num_local_experts"),
 }
 _LLAMA = Family(
     "llama", biases=_LLAMA_BIASES, rotates_pairs=True, extra=_window, defaults={"rope_theta": 1e4}
@@ -291,19 +298,33 @@ _GEMMA3 = Family(
     },
     extra=_gemma3,
 )
-_MISTRAL3 = Family(
+# YaRN as transformers has it where a configuration says nothing of the rotation.
+_MINISTRAL_ROPE = {
+    **{"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0},
+    **{"original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0},
+    **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+}
+_GPT_OSS_ROPE = {
+    **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+}
+_MISTRAL_WINDOW = {"sliding_window": 4096}
+_MINISTRAL3 = Family(
     "mistral3",
     biases=_LLAMA_BIASES,
     rotates_pairs=True,
     yarn_log=True,
     extra=_ministral,
-    defaults={"rope_theta": 1e4},
+    defaults={"head_dim": 128, "rope_theta": 1e4},
+    rope=_MINISTRAL_ROPE,
 )
+# Text models of Mistral3 that are of the older kind.
+_MISTRAL3 = replace(_MINISTRAL3, defaults={"rope_theta": 1e4}, told=_MISTRAL_WINDOW, rope={})
 
 # By the name of the class that `architectures` in config.json gives.
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": _LLAMA,
+    "MistralForCausalLM": replace(_LLAMA, told=_MISTRAL_WINDOW),
     "MixtralForCausalLM": Family(
         "llama",
         layer={**_NORMS, **_ATTENTION},
@@ -383,12 +404,13 @@ FAMILIES: dict[str, Family] = {
         extra=_phi3,
     ),
     "Mistral3ForConditionalGeneration": _MISTRAL3,
-    "Ministral3ForCausalLM": _MISTRAL3,
+    "Ministral3ForCausalLM": _MINISTRAL3,
     "GraniteForCausalLM": Family(
         "granite",
         biases=_LLAMA_BIASES,
         rotates_pairs=True,
         defaults={"rope_theta": 1e4},
+        told={"attention_multiplier": 1.0},
         extra=_granite,
     ),
     "SmolLM3ForCausalLM": Family(
@@ -404,7 +426,7 @@ FAMILIES: dict[str, Family] = {
         layer={**_POST_NORMS, **_ATTENTION, **_QK_NORMS, **_MLP},
         biases=_ATTENTION_BIASES,
         full_qk_norm=True,
-        defaults={"rope_theta": 5e5},
+        defaults={"rope_theta": 1e4},
     ),
     "Starcoder2ForCausalLM": Family(
         "starcoder2",
@@ -435,23 +457,8 @@ FAMILIES: dict[str, Family] = {
             "rope_theta": 1.5e5,
             "sliding_window": 128,
         },
+        rope=_GPT_OSS_ROPE,
         extra=_gpt_oss,
         experts=Experts("mlp.router", "", ("gate_proj", "up_proj", "down_proj"), "mlp.experts"),
     ),
 }
-
-
-def find_family(config: ConfigView) -> tuple[str, Family]:
-    """The family that a configuration belongs to, and the name it has there.
-
-    Raises:
-        ConvertError: It is none of those that can be converted.
-    """
-    expected = (
-        f"one of {', '.join(FAMILIES)} (or Medusa heads, known by 'medusa_num_heads', or EAGLE-3 "
-        "heads, by 'draft_vocab_size'); others are not supported"
-    )
-    for name in config.items("architectures", expected):
-        if isinstance(name, str) and name in FAMILIES:
-            return name, FAMILIES[name]
-    raise config.wrong("architectures", expected)

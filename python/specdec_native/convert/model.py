@@ -14,7 +14,8 @@ from specdec_native import _core
 from specdec_native.convert.checkpoint import Checkpoint
 from specdec_native.convert.config import ConfigView
 from specdec_native.convert.experts import plan_experts
-from specdec_native.convert.families import ALWAYS, Family, find_family
+from specdec_native.convert.families import ALWAYS, Family
+from specdec_native.convert.find_family import find_family, text_model
 from specdec_native.convert.gguf_file import FilePlan
 from specdec_native.convert.rope import Rope, read_rope
 from specdec_native.convert.size_label import size_label
@@ -87,8 +88,7 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
         ConvertError: A key, tensor or file is missing, unknown, or contradicts another.
     """
     _, family = find_family(source.config)
-    config = source.config.merged(source.config.part("text_config"))
-    config = config.with_defaults(family.defaults)
+    config, defaults = text_model(source.config, family)
     _refuse_quantized(config)
     _check_activation(config, family)
     sizes = Sizes.read(config)
@@ -101,6 +101,8 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
             f"{family.architecture} mean"
         )
     plan = FilePlan(family.architecture)
+    # Before the tensors: what is missing is named by its key, not by a shape.
+    keys = _keys(config, family, sizes, rope)
     plan.tensors = _Tensors(source, config, family, sizes, type_name).plan(rope)
     names = {one.name for one in plan.tensors}
     plan.facts = {
@@ -110,21 +112,23 @@ def plan_model(source: Checkpoint, type_name: str) -> tuple[str, FilePlan]:
         "tied_output": "output.weight" not in names,
     }
     plan.metadata = _general(source, plan, type_name)
-    plan.metadata |= {
-        f"{family.architecture}.{key}": value
-        for key, value in _keys(config, family, sizes, rope).items()
-    }
+    plan.metadata |= {f"{family.architecture}.{key}": value for key, value in keys.items()}
     tokenizer, notes = plan_tokenizer(
         source.folder, source.config, sizes.vocab, family.architecture
     )
-    plan.notes = rope.notes + notes
+    plan.notes = defaults + rope.notes + notes
     plan.metadata |= tokenizer
     return family.architecture, plan
 
 
 def _refuse_quantized(config: ConfigView) -> None:
     quantization = config.part("quantization_config")
-    if quantization is None or quantization.text("quant_method", "") in ("mxfp4", "fp8"):
+    if quantization is None:
+        return
+    key, expected = "modules_to_not_convert", "a list of names"
+    if not all(isinstance(one, str) for one in quantization.items(key, expected)):
+        raise quantization.wrong(key, expected)
+    if quantization.text("quant_method", "") in ("mxfp4", "fp8"):
         return
     raise ConvertError(
         f"{config.path}: key 'quantization_config' names quant_method "
@@ -146,10 +150,8 @@ def _check_activation(config: ConfigView, family: Family) -> None:
 def _expert_count(config: ConfigView, family: Family) -> int:
     if family.experts is None:
         return 0
-    for key in family.experts.count:
-        if key in config:
-            return config.whole(key)
-    raise ConvertError(f"{config.path}: key {family.experts.count[0]!r} is missing")
+    found = [key for key in family.experts.count if key in config]
+    return config.whole((found or family.experts.count)[0])
 
 
 def _general(source: Checkpoint, plan: FilePlan, type_name: str) -> dict[str, Any]:

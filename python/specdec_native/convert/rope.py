@@ -16,15 +16,22 @@ from numpy.typing import NDArray
 from specdec_native.convert.config import ConfigView
 from specdec_native.errors import ConvertError
 
-__all__ = ["Rope", "llama3_factors", "read_rope", "rope_settings", "rope_type"]
+__all__ = ["Rope", "llama3_factors", "read_rope", "rope_settings", "rope_type", "unsupported"]
 
 _LONG = ("longrope", "su")
+_KINDS = "default, linear, yarn, longrope, llama3"
 # What loads (csrc/model/config.cpp).
 _BASE = {"least": 1.0, "most": 1e12}
 _MAGNITUDE = {"least": 0.01, "most": 1e3}
 _MOST_MSCALE = 100.0
 _MOST_FACTOR = 1e6
 _ORIGINAL = "original_max_position_embeddings"
+# Keys that say nothing without a kind of scaling.
+_OF_SCALING = (
+    *("factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
+    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    *("short_mscale", "long_mscale"),
+)
 
 
 @dataclass
@@ -49,8 +56,8 @@ def rope_settings(config: ConfigView) -> ConfigView:
     which may hold one object per kind of layer. An original length beside them counts before one
     within.
     """
-    found = config.part("rope_parameters") or config.part("rope_scaling")
-    found = found or ConfigView(config.path, {})
+    given = [config.part(key) for key in ("rope_parameters", "rope_scaling")]
+    found = next((one for one in given if one and one.values), ConfigView(config.path, {}))
     inner = found.part("full_attention")
     found = found if inner is None else inner
     outer = {
@@ -64,8 +71,32 @@ def rope_settings(config: ConfigView) -> ConfigView:
 
 
 def rope_type(rope: ConfigView) -> str:
-    """Which kind of scaling; "default" if none."""
-    return rope.text("rope_type", rope.text("type", "default"))
+    """Which kind of scaling; "default" if none.
+
+    Raises:
+        ConvertError: There are settings of a scaling, but nothing says which it is.
+    """
+    kind = rope.text("rope_type", rope.text("type", ""))
+    given = [key for key in _OF_SCALING if key in rope]
+    if not _kind_key(rope) and given:
+        raise ConvertError(
+            f"{rope.path}: key 'rope_type' is missing, but {given[0]!r} is given; add the kind of "
+            f"scaling, one of {_KINDS}"
+        )
+    return kind if _kind_key(rope) else "default"
+
+
+def unsupported(rope: ConfigView, supported: str = _KINDS) -> ConvertError:
+    """The error for a kind of scaling that cannot be written."""
+    return ConvertError(
+        f"{rope.path}: key {_kind_key(rope)!r}: rope scaling {rope_type(rope)!r} is not supported, "
+        f"expected one of {supported}"
+    )
+
+
+def _kind_key(rope: ConfigView) -> str:
+    """The key that names the kind of scaling; empty if there is none."""
+    return next((key for key in ("rope_type", "type") if key in rope), "")
 
 
 def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: bool) -> Rope:
@@ -107,10 +138,7 @@ def read_rope(config: ConfigView, head_dim: int, *, yarn_log: bool, truncates: b
         original = _original_length(config, rope, result)
         result.factors["rope_freqs.weight"] = llama3_factors(rope, dims, _base(rope), original)
     elif kind != "default":
-        raise ConvertError(
-            f"{config.path}: rope scaling {kind!r} is not supported; supported are default, "
-            "linear, yarn, longrope and llama3"
-        )
+        raise unsupported(rope)
     return result
 
 
@@ -137,8 +165,8 @@ def _local_base(config: ConfigView) -> float | None:
     if inner is not None:
         if rope_type(inner) != "default":
             raise ConvertError(
-                f"{config.path}: rope scaling {rope_type(inner)!r} of sliding-window layers is not "
-                "supported"
+                f"{config.path}: key {_kind_key(inner)!r}: rope scaling {rope_type(inner)!r} of "
+                "sliding-window layers is not supported"
             )
         return inner.number("rope_theta", **_BASE)
     return (
@@ -149,6 +177,15 @@ def _local_base(config: ConfigView) -> float | None:
 def _magnitude(factor: float, scale: float = 1.0) -> float:
     """What YaRN multiplies queries and keys with."""
     return 1.0 if factor <= 1.0 else 1.0 + 0.1 * scale * math.log(factor)
+
+
+def _is_used(rope: ConfigView, key: str) -> bool:
+    """Whether a setting of YaRN is given; 0 means the default, as null does."""
+    value = rope.values.get(key)
+    if value is None or (type(value) in (int, float) and value == 0):
+        return False
+    rope.number(key)  # another kind is an error, used or not
+    return True
 
 
 def _yarn(
@@ -169,12 +206,13 @@ def _yarn(
         "rope.scaling.original_context_length": original,
     }
     for key in ("beta_fast", "beta_slow"):
-        if rope.values.get(key):  # 0 means the default too
+        if _is_used(rope, key):
             keys[f"rope.scaling.yarn_{key}"] = rope.number(key, least=1e-3, most=1e6)
     # A loader multiplies with its own magnitude, divided by that of the log multiplier; the
     # attention factor is what is left to get what the checkpoint asks for.
     loaders, wanted = _magnitude(factor), _magnitude(factor)
-    if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):  # 0: not used
+    scaled, by_dims = _is_used(rope, "mscale"), _is_used(rope, "mscale_all_dim")
+    if scaled and by_dims:
         all_dim = rope.number("mscale_all_dim", most=_MOST_MSCALE)
         wanted = _magnitude(factor, rope.number("mscale", most=_MOST_MSCALE)) / _magnitude(
             factor, all_dim

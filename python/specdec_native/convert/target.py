@@ -10,7 +10,7 @@ import numpy as np
 
 from specdec_native import _core
 from specdec_native.convert.checkpoint import read_config
-from specdec_native.convert.families import find_family
+from specdec_native.convert.find_family import find_family, text_model
 from specdec_native.convert.tokenizer_files import plan_tokenizer
 from specdec_native.errors import ConvertError
 
@@ -51,7 +51,7 @@ class Target:
     def _of_checkpoint(cls, folder: Path) -> Target:
         config = read_config(folder)
         _, family = find_family(config)
-        text = config.merged(config.part("text_config")).with_defaults(family.defaults)
+        text, _ = text_model(config, family)
         vocab = text.whole("vocab_size")
         tokenizer, notes = plan_tokenizer(folder, config, vocab, family.architecture)
         layers, width = text.whole("num_hidden_layers"), text.whole("hidden_size")
