@@ -19,7 +19,8 @@ class DeviceWeight final : public Weight {
   std::size_t matrices() const override { return matrices_; }
   std::size_t rows() const override { return rows_; }
   std::size_t cols() const override { return cols_; }
-  std::size_t bytes() const override { return memory_.bytes() + host_.bytes(); }
+  // Of the device's memory: a table for look-ups takes none.
+  std::size_t bytes() const override { return memory_.bytes(); }
 
   // Of a quantised type, or of a float type. Loaded for look-ups it is host memory.
   QuantizedView quantized() const;
