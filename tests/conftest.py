@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,11 @@ sys.path.insert(0, str(_ROOT / "tools"))
 from make_tiny_model import make_tiny_model  # noqa: E402
 
 ModelFactory = Callable[..., Path]
+
+# A shell starts background commands with this signal ignored, and they would pass that on to the
+# programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
