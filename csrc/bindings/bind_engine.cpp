@@ -161,6 +161,7 @@ void bind_drafters(py::module_& m) {
            }),
            py::arg("model"), py::arg("n_ctx"), py::arg("kv_type"), py::arg("max_draft"),
            py::arg("branches") = 0, py::arg("paths") = RankPaths{})
+      .def_property_readonly("cached_rows", &DraftModelDrafter::cached_rows)
       .def("set_min_confidence", &DraftModelDrafter::set_min_confidence, py::arg("probability"),
            "A chain ends before a token whose distribution gives none so much probability.")
       .def(

@@ -435,6 +435,8 @@ class DraftModelDrafter(Drafter):
         """
         translate(tokens, at_start) gives the draft's tokens of a piece of text.
         """
+    @property
+    def cached_rows(self) -> int: ...
 
 class LayerSkipDrafter(Drafter):
     def __init__(

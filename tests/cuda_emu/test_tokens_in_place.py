@@ -93,6 +93,22 @@ def test_a_mixture_waits_no_more(make_model: Callable[..., Path], family: str, k
     assert waits == stats["rounds"]
 
 
+def test_accepted_rows_stay_in_the_drafts_cache(paths: dict[str, Path]) -> None:
+    """What the verdict tells of the tokens: without it their rows would be computed again."""
+    found = []
+    for device in (CUDA_DEVICE, "cpu"):
+        model = load(paths["target"], device)
+        drafter = make_drafter("draft chain", paths, model)
+        generator = _core.Generator(model, 128, "f16")
+        generator.begin([drafter], PROMPT, request(seed=2, max_tokens=40, **GREEDY))
+        rows = []
+        while generator.step().finish_reason is None:
+            rows.append(drafter.cached_rows)
+        found.append(rows)
+    assert found[0] == found[1]
+    assert max(found[0]) > len(PROMPT) + 20
+
+
 @pytest.mark.parametrize("kind", ["growing tree", "eagle tree"])
 def test_a_tree_that_grows_by_confidence_is_looked_at(paths: dict[str, Path], kind: str) -> None:
     tokens, stats, waits = generate(kind, paths, CUDA_DEVICE, **FILTERED)

@@ -41,6 +41,8 @@ class DraftModelDrafter final : public Drafter {
   void learn_tokens(const Proposal& proposal) override;
   void commit(std::span<const TokenId> tokens) override;
   void reset() override;
+  // Rows of the draft's cache that the next proposal need not compute again.
+  std::int32_t cached_rows() const { return state_.cache().length(); }
   std::size_t weight_bytes() const override;
   std::size_t cache_bytes() const override { return state_.cache().bytes(); }
   std::size_t scratch_bytes() const override;
