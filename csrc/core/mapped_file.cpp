@@ -136,10 +136,10 @@ void unmap_file(const std::byte* data, std::size_t size) {
 void release_pages(const std::byte* data, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + bytes) / page * page;
+  const std::uintptr_t first = begin / page * page;
+  const std::uintptr_t last = (begin + bytes + page - 1) / page * page;
   // A failure costs memory, nothing else.
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 #endif

@@ -28,7 +28,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Takes the whole pages within [data, data + bytes), part of a MappedFile, out of this process's
+// Takes the pages that hold [data, data + bytes), part of a MappedFile, out of this process's
 // memory. They stay readable: the next touch brings them back, usually from the system's cache.
 // Does nothing where the system has no such call.
 void release_mapped_pages(const std::byte* data, std::size_t bytes);

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+HUGE_PAGE = 2 << 20
 SCRIPT = """
 import json, os, sys
 from specdec_native import _core
@@ -44,7 +45,9 @@ def test_peak_memory_stays_near_the_size_of_the_file(
     size = path.stat().st_size
     assert size > 25e6
     peak, _ = load_in_a_process(path)
-    assert peak < 1.15 * size + 3e6
+    # Of the file, each of the two threads has a chunk in memory: where the system maps huge pages,
+    # with all of the page around it, and of the page before while the chunk lies across its end.
+    assert peak < 1.15 * size + 3e6 + 2 * HUGE_PAGE
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")

@@ -399,6 +399,9 @@ CpuWeight::CpuWeight(const TensorView& source, WeightUse use, Arena& arena, Thre
     const std::byte* done = source_row(matrix * rows_ + begin);
     if (source.mapped) release_mapped_pages(done, (end - begin) * row_bytes_);
   });
+  // A task that reads beside a released chunk brings pages of it back, 2 MiB where the system maps
+  // the file in huge pages.
+  if (source.mapped) release_mapped_pages(source.data, row_bytes_ * source.rows());
 }
 
 void CpuWeight::pack_group(std::size_t group, std::size_t matrix) {
