@@ -18,6 +18,7 @@
 // Threads: a Backend may be used by several threads at once, a Workspace by one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -73,6 +74,18 @@ class Workspace {
   virtual ~Workspace() = default;
   virtual std::size_t bytes() const = 0;
   virtual RecordingCounts recordings() const { return {}; }
+
+  // The time of operations themselves: a device runs them later than they are given, and one after
+  // the other what the host does not wait for one by one. ms_since_mark waits for those that were
+  // given since mark_time, and returns how long they took.
+  virtual void mark_time() { mark_ = std::chrono::steady_clock::now(); }
+  virtual double ms_since_mark() {
+    using Milliseconds = std::chrono::duration<double, std::milli>;
+    return Milliseconds(std::chrono::steady_clock::now() - mark_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point mark_;
 };
 
 // The contiguous key/value cache of one sequence: keys and values each [L, Hkv, capacity, D]. How a

@@ -150,22 +150,25 @@ void DecodeLoop::learn_tokens(Proposal& proposal, const Verdict& verdict) {
 StepResult DecodeLoop::round() {
   const Clock::time_point start = Clock::now();
   Proposal proposal = propose();
-  const double draft_ms = ms_since(start);
+  const double asked_ms = ms_since(start);
   if (cancel_.is_set()) return finished(FinishReason::kCancelled);
 
-  const Clock::time_point verify_start = Clock::now();
+  // Tokens that stay on a device may not even be drafted yet: its own clock tells the two apart.
+  Workspace& workspace = session_.state().workspace();
+  workspace.mark_time();
   if (!session_.run_proposal(proposal, &cancel_)) return finished(FinishReason::kCancelled);
   Verdict verdict = verify(proposal);
   if (proposal.drawn != nullptr) learn_tokens(proposal, verdict);
   if (params_.synthetic_acceptance >= 0.0) accept_synthetically(proposal, verdict);
-  const double verify_ms = ms_since(verify_start);
+  const double verify_ms = workspace.ms_since_mark();
+  const double draft_ms = std::max(asked_ms, ms_since(start) - verify_ms);
 
   const std::int32_t before = session_.size();
   commit(proposal, verdict);
   StepResult result = collect_output(before, proposal, verdict);
   count_round(proposal, result);
   arbiter_.observe(proposal, verdict.path, session_.tokens(), static_cast<std::size_t>(before),
-                   verify_ms);
+                   {verify_ms, draft_ms - asked_ms});
   stats_.plain_ms_estimate = arbiter_.plain_ms(session_.tokens().size());
 
   const double round_ms = ms_since(start);

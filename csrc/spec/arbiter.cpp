@@ -149,11 +149,11 @@ Proposal DraftArbiter::propose(const DraftContext& context, std::int32_t room) {
 }
 
 void DraftArbiter::observe(const Proposal& proposal, std::span<const std::int32_t> path,
-                           std::span<const TokenId> tokens, std::size_t before, double pass_ms) {
+                           std::span<const TokenId> tokens, std::size_t before, RoundTimes ms) {
   RoundOutcome round;
   round.width = proposal.size() + 1;
   round.depth = static_cast<std::int32_t>(before) - 1;
-  round.pass_ms = pass_ms;
+  round.pass_ms = ms.pass;
   round.cold = first_round_;
   round.tokens = static_cast<std::int32_t>(tokens.size() - before);
   for (Asked& one : asked_) {
@@ -163,8 +163,9 @@ void DraftArbiter::observe(const Proposal& proposal, std::span<const std::int32_
       one.proposal.tokens[i] = proposal.tokens[static_cast<std::size_t>(one.verified[i])];
     }
     const bool model = drafters_[adaptive_[one.drafter]]->runs_model();
+    const double wait = one.proposal.drawn != nullptr ? ms.wait : 0.0;
     round.drafters.push_back(
-        {one.drafter, one.ms, one.proposal.size(), one.gap, levels_of(one.proposal),
+        {one.drafter, one.ms + wait, one.proposal.size(), one.gap, levels_of(one.proposal),
          outcomes(one.proposal, one.verified, path, tokens.subspan(before), model)});
   }
   first_round_ = false;

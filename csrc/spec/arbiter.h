@@ -24,10 +24,15 @@ class DraftArbiter {
   // nothing of that pays.
   Proposal propose(const DraftContext& context, std::int32_t room);
 
+  // What a round took in milliseconds besides the asking: the verify pass, and before it the wait
+  // for tokens that a drafter was still drawing on the device.
+  struct RoundTimes {
+    double pass, wait;
+  };
   // The round is over: of `proposal`, the nodes of `path` stood; `before` of the committed tokens
   // were there when it was proposed.
   void observe(const Proposal& proposal, std::span<const std::int32_t> path,
-               std::span<const TokenId> tokens, std::size_t before, double pass_ms);
+               std::span<const TokenId> tokens, std::size_t before, RoundTimes ms);
 
   // Milliseconds of a plain pass as far as known, else 0.
   double plain_ms(std::size_t depth) const {

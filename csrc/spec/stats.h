@@ -24,7 +24,7 @@ struct DecodeStats {
   double prompt_ms = 0.0;        // prefill of the target and of the drafters
   double draft_prompt_ms = 0.0;  // the drafters' share of it
   double decode_ms = 0.0;        // all rounds
-  double draft_ms = 0.0;         // proposing, part of decode_ms
+  double draft_ms = 0.0;         // proposing (on a device: its time), part of decode_ms
   double verify_ms = 0.0;        // verify passes and acceptance, part of decode_ms
 
   // The first round, whose tokens mark the start of the clock for tokens per second.

@@ -30,7 +30,8 @@ class Stats:
         prompt_ms: Prefill of the target and the drafters, milliseconds.
         draft_prompt_ms: The drafters' share of `prompt_ms`.
         decode_ms: All rounds.
-        draft_ms: Proposing, part of `decode_ms`.
+        draft_ms: Proposing, part of `decode_ms`; where drafted tokens stay on a device, by its
+            clock.
         verify_ms: Verify passes and acceptance, part of `decode_ms`.
         tokens_per_second: Tokens after the first round by the time after it; None for one round.
         plain_tokens_per_second: Estimate of plain decoding, from the median of this request's own

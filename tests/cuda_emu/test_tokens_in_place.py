@@ -109,6 +109,17 @@ def test_accepted_rows_stay_in_the_drafts_cache(paths: dict[str, Path]) -> None:
     assert max(found[0]) > len(PROMPT) + 20
 
 
+def test_time_is_told_apart_where_the_device_is_late(make_model: Callable[..., Path]) -> None:
+    """A draft eight times as deep as its target takes most of a round, though it is only queued."""
+    target, draft = (load(make_model(layers=n, seed=n), CUDA_DEVICE) for n in (1, 8))
+    generator = _core.Generator(target, 128, "f16")
+    drafter = _core.DraftModelDrafter(draft, 128, "f16", 4)
+    generator.begin([drafter], PROMPT, request(max_tokens=20, **GREEDY))
+    stats = finish(generator).stats
+    assert stats["draft_ms"] > stats["verify_ms"] > 0
+    assert stats["draft_ms"] + stats["verify_ms"] <= stats["decode_ms"] * 1.001
+
+
 @pytest.mark.parametrize("kind", ["growing tree", "eagle tree"])
 def test_a_tree_that_grows_by_confidence_is_looked_at(paths: dict[str, Path], kind: str) -> None:
     tokens, stats, waits = generate(kind, paths, CUDA_DEVICE, **FILTERED)

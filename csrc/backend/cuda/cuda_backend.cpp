@@ -58,6 +58,18 @@ std::optional<std::size_t> CudaBackend::free_bytes() const {
   return device_memory().free;
 }
 
+void CudaWorkspace::mark_time() {
+  select_device(device_);
+  record_event(timed_from_.handle(), stream());
+}
+
+double CudaWorkspace::ms_since_mark() {
+  select_device(device_);
+  record_event(timed_to_.handle(), stream());
+  wait_for(stream());
+  return ms_between(timed_from_.handle(), timed_to_.handle());
+}
+
 std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) const {
   select_device(device_);
   return std::make_unique<CudaBuffer>(bytes);

@@ -81,6 +81,8 @@ class CudaWorkspace final : public Workspace {
   CudaWorkspace(int device, std::atomic<std::size_t>& waits) : device_(device), staging_(waits) {}
   std::size_t bytes() const override;
   RecordingCounts recordings() const override { return recorded_passes_.counts(); }
+  void mark_time() override;
+  double ms_since_mark() override;
 
   StreamHandle stream() const { return stream_.handle(); }
   int device() const { return device_; }
@@ -130,7 +132,7 @@ class CudaWorkspace final : public Workspace {
 
   int device_;
   Stream stream_;
-  Event event_;
+  Event event_, timed_from_{true}, timed_to_{true};
   Staging staging_;
   RecordedPasses recorded_passes_;
   std::int64_t generation_ = 0;

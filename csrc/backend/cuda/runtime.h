@@ -55,12 +55,16 @@ void queue_device_copy(StreamHandle stream, void* destination, const void* sourc
 void copy_to_host(StreamHandle stream, void* host_destination, const void* source,
                   std::size_t bytes);
 
-EventHandle create_event();
+// timed: for ms_between.
+EventHandle create_event(bool timed);
 void destroy_event(EventHandle event) noexcept;
 // The event stands for all that the stream has been given so far.
 void record_event(EventHandle event, StreamHandle stream);
 // What the stream is given from now on waits for what the event stands for now.
 void wait_for_event(StreamHandle stream, EventHandle event);
+// From when the device reached one to when it reached the other. Both are timed, and the host has
+// waited for the work before them.
+double ms_between(EventHandle first, EventHandle second);
 
 // From here to end_recording the stream only notes what it is given, kernels alone. Waiting for it,
 // copies from the host and allocations are errors until then.
@@ -121,7 +125,7 @@ class PinnedMemory {
 // A point in a stream's work. RAII.
 class Event {
  public:
-  Event() : handle_(create_event()) {}
+  explicit Event(bool timed = false) : handle_(create_event(timed)) {}
   ~Event() { destroy_event(handle_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;

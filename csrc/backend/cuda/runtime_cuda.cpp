@@ -118,9 +118,10 @@ void copy_to_host(StreamHandle stream, void* host_destination, const void* sourc
   wait_for(stream);
 }
 
-EventHandle create_event() {
+EventHandle create_event(bool timed) {
   cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  const unsigned flags = timed ? cudaEventDefault : cudaEventDisableTiming;
+  check(cudaEventCreateWithFlags(&event, flags), "creating an event");
   return event;
 }
 
@@ -135,6 +136,14 @@ void record_event(EventHandle event, StreamHandle stream) {
 void wait_for_event(StreamHandle stream, EventHandle event) {
   check(cudaStreamWaitEvent(raw(stream), static_cast<cudaEvent_t>(event), 0),
         "waiting for an event");
+}
+
+double ms_between(EventHandle first, EventHandle second) {
+  float ms = 0.0f;
+  check(
+      cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(first), static_cast<cudaEvent_t>(second)),
+      "reading the time between events");
+  return ms;
 }
 
 void begin_recording(StreamHandle stream) {

@@ -1,5 +1,6 @@
 // runtime.h over host memory.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -19,6 +20,7 @@ namespace specdec {
 namespace emu {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using Work = std::function<void()>;
 
 struct QueuedStream {
@@ -33,6 +35,7 @@ struct QueuedStream {
 struct RecordedEvent {
   std::shared_ptr<QueuedStream> stream;
   std::uint64_t given = 0;
+  std::shared_ptr<const Clock::time_point> reached;
 };
 
 // As with a real one, each thread has a device that its calls are about.
@@ -88,7 +91,19 @@ class Device {
     refuse_while_recording("an event");
     const auto owned = std::find_if(streams_.begin(), streams_.end(),
                                     [&](const auto& one) { return one.get() == &stream; });
-    event = {*owned, stream.given};
+    auto reached = std::make_shared<Clock::time_point>();
+    push(stream, [reached] { *reached = Clock::now(); });
+    event = {*owned, stream.given, std::move(reached)};
+  }
+
+  double ms_between(const RecordedEvent& first, const RecordedEvent& second) {
+    const std::lock_guard lock(mutex_);
+    for (const RecordedEvent* event : {&first, &second}) {
+      if (event->stream == nullptr || event->stream->done < event->given) {
+        throw InternalError("the time of an event that the device has not reached");
+      }
+    }
+    return std::chrono::duration<double, std::milli>(*second.reached - *first.reached).count();
   }
 
   // As the event stands now.
@@ -303,7 +318,7 @@ void copy_to_host(StreamHandle stream, void* host_destination, const void* sourc
   emu::device().copy(&emu::stream_of(stream), host_destination, source, bytes);
 }
 
-EventHandle create_event() { return new emu::RecordedEvent(); }
+EventHandle create_event(bool) { return new emu::RecordedEvent(); }
 void destroy_event(EventHandle event) noexcept { delete static_cast<emu::RecordedEvent*>(event); }
 void record_event(EventHandle event, StreamHandle stream) {
   emu::device().record(*static_cast<emu::RecordedEvent*>(event), emu::stream_of(stream));
@@ -315,6 +330,10 @@ void wait_for_event(StreamHandle stream, EventHandle event) {
 
 // A graph is the queued work with its arguments as they were: what should have been read from
 // memory, but was an argument, is wrong when it is repeated.
+double ms_between(EventHandle first, EventHandle second) {
+  return emu::device().ms_between(*static_cast<emu::RecordedEvent*>(first),
+                                  *static_cast<emu::RecordedEvent*>(second));
+}
 void begin_recording(StreamHandle stream) { emu::device().begin_recording(emu::stream_of(stream)); }
 GraphHandle end_recording(StreamHandle stream) {
   return new std::vector<emu::Work>(emu::device().end_recording(emu::stream_of(stream)));
