@@ -5,6 +5,7 @@
 #include "backend/cuda_info.h"
 #include "backend/machine_probe.h"
 #include "backend/profiling_backend.h"
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "core/error.h"
 #include "engine/pass_timer.h"
@@ -14,12 +15,6 @@ namespace {
 
 namespace py = pybind11;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
-
-DType parse_kv_type(const std::string& name) {
-  const std::optional<DType> type = dtype_from_name(name);
-  if (type == DType::kF32 || type == DType::kF16) return *type;
-  throw InvalidArgument(str("kv_type is '", name, "'; supported: f16, f32"));
-}
 
 void bind_profile(py::module_& m) {
   py::class_<OpProfile>(m, "OpProfile", "One kind of operation in a profile.")

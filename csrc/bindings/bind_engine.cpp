@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
-#include "bindings/draft_arguments.h"
 #include "bindings/gguf_handle.h"
 #include "core/error.h"
 #include "engine/generator.h"
@@ -24,24 +24,6 @@ namespace {
 namespace py = pybind11;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
-}  // namespace
-
-DType parse_kv_type(const std::string& name) {
-  if (name == "f32") return DType::kF32;
-  if (name == "f16") return DType::kF16;
-  if (name == "q8_0") return DType::kQ8_0;
-  throw InvalidArgument(str("kv_type is '", name, "'; supported: f16, q8_0, f32"));
-}
-
-DraftShape make_shape(std::int32_t max_draft, std::int32_t branches, RankPaths paths) {
-  if (branches < 0) throw InvalidArgument(str("a tree of ", branches, " branches"));
-  DraftShape shape{max_draft, branches, {}};
-  if (!paths.empty()) shape.fixed = tree_of_paths(std::move(paths));
-  return shape;
-}
-
-namespace {
-
 using TokenFunction = py::typing::Callable<std::vector<TokenId>(std::vector<TokenId>, bool)>;
 
 // Called and destroyed by threads that have released the GIL.
@@ -55,12 +37,6 @@ TranslateTokens python_translator(const TokenFunction& translate) {
     const std::vector<TokenId> list(tokens.begin(), tokens.end());
     return (*function)(list, at_start).cast<std::vector<TokenId>>();
   };
-}
-
-AcceptRule parse_rule(const std::string& name) {
-  if (name == "coupled") return AcceptRule::kCoupled;
-  if (name == "rejection") return AcceptRule::kRejection;
-  throw InvalidArgument(str("acceptance is '", name, "'; supported: coupled, rejection"));
 }
 
 FinishReason parse_reason(const std::string& name) {

@@ -1,8 +1,8 @@
 // Drafting heads: files of Medusa and EAGLE-3 heads and the drafters that use them.
 #include <pybind11/stl.h>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
-#include "bindings/draft_arguments.h"
 #include "spec/drafters/eagle.h"
 #include "spec/drafters/medusa.h"
 #include "spec/static_tree.h"

@@ -47,11 +47,11 @@ std::vector<std::string> recipe_names() {
   return names;
 }
 
-std::pair<std::string, bool> type_of(const std::string& recipe, const std::string& name,
-                                     const std::vector<std::size_t>& shape,
-                                     const std::string& architecture, int layers, int experts,
-                                     int heads_per_kv, bool tied_output, bool has_weights,
-                                     bool pure) {
+std::pair<std::string, bool> recipe_type_of(const std::string& recipe, const std::string& name,
+                                            const std::vector<std::size_t>& shape,
+                                            const std::string& architecture, int layers,
+                                            int experts, int heads_per_kv, bool tied_output,
+                                            bool has_weights, bool pure) {
   const RecipeFacts facts = {architecture, layers, experts, heads_per_kv, tied_output, has_weights};
   const TypeChoice choice = recipe_type(find_recipe(recipe), facts, name, shape, pure);
   return {std::string(dtype_info(choice.type).name), choice.fallback};
@@ -87,7 +87,7 @@ void bind_recipes(py::module_& m) {
   m.def(
       "recipe_file_type", [](const std::string& recipe) { return find_recipe(recipe).file_type; },
       py::arg("recipe"), "The value of the key general.file_type in a file of this recipe.");
-  m.def("recipe_type", &type_of, py::arg("recipe"), py::arg("name"), py::arg("shape"),
+  m.def("recipe_type", &recipe_type_of, py::arg("recipe"), py::arg("name"), py::arg("shape"),
         py::kw_only(), py::arg("architecture"), py::arg("layers"), py::arg("experts") = 0,
         py::arg("heads_per_kv") = 1, py::arg("tied_output") = false, py::arg("has_weights") = false,
         py::arg("pure") = false,

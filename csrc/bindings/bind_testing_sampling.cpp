@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/testing_support.h"
 
 namespace specdec::testing {
@@ -21,12 +22,6 @@ RngPurpose parse_purpose(const std::string& name) {
   if (name == "draft") return RngPurpose::kDraftDraw;
   if (name == "accept") return RngPurpose::kAccept;
   throw InvalidArgument(str("purpose '", name, "', expected 'target', 'draft' or 'accept'"));
-}
-
-AcceptRule parse_rule(const std::string& name) {
-  if (name == "coupled") return AcceptRule::kCoupled;
-  if (name == "rejection") return AcceptRule::kRejection;
-  throw InvalidArgument(str("rule '", name, "', expected 'coupled' or 'rejection'"));
 }
 
 // The sampling chain of keyword arguments named as in SamplingParams, and the text that it follows.

@@ -191,8 +191,18 @@ def test_passes_bad_usage(
     assert_failed(run("passes", "-m", tiny_model, *options), 2, re.escape(message))
 
 
-def test_passes_failure(run: Run) -> None:
-    assert_failed(run("passes", "-m", "missing.gguf"), 1, "error: no such file")
+@pytest.mark.parametrize("options", [(), ("--kv-type", "q8_0"), ("--kv-type", "f32")])
+def test_passes_failure(run: Run, options: tuple[str, ...]) -> None:
+    assert_failed(run("passes", "-m", "missing.gguf", *options), 1, "error: no such file")
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
+def test_passes_with_a_cache_of_another_type(make_model: Any, kv_type: str) -> None:
+    model = _core.Model.load(str(make_model(head_dim=32)), _core.make_backend("cpu", 1), None)
+    timer = _core.PassTimer(model, 32, kv_type)
+    timer.fill(8)
+    timer.check_widths([1, 2, 5])
+    assert len(timer.time_passes([1, 5])) == 2
 
 
 # --- compare -------------------------------------------------------------------------------------

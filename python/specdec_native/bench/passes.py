@@ -97,7 +97,7 @@ def measure_passes(
         depths: Tokens in the cache before the pass.
         threads: Threads that compute; None: one per physical core.
         device: ``"cpu"``, or ``"ref"``.
-        kv_type: Type of the cache, ``"f16"`` or ``"f32"``.
+        kv_type: Type of the cache, ``"f16"``, ``"q8_0"`` or ``"f32"``.
         repeats: Passes of each width, at least 20.
         profile: Whether to find out, in further passes, where their time goes.
         progress: As for `Generator`.

@@ -22,6 +22,7 @@ from specdec_native.cli.options import (
     JsonOption,
     KvTypeOption,
     ThreadsOption,
+    check_kv_type,
 )
 
 __all__ = ["bench_app"]
@@ -63,7 +64,7 @@ def passes(
     with usage_errors():
         if device not in ("cpu", "ref"):
             raise ValueError(f"device is {device!r}; known are cpu and ref")
-        _check_kv_type(kv_type)
+        check_kv_type(kv_type)
         wanted = check_counts("widths", _numbers("widths", widths), 1, 512)
         depths = check_counts("depth", _numbers("depth", depth), 0, 2**20)
     with reported_errors():
@@ -93,7 +94,7 @@ def compare(
 ) -> None:
     """Times passes and a prefill beside those of llama-bench on the same file, in turns."""
     with usage_errors():
-        _check_kv_type(kv_type)
+        check_kv_type(kv_type)
         wanted = check_counts("widths", _numbers("widths", widths), 1, 512)
     with reported_errors():
         result = compare_with_peer(
@@ -178,11 +179,6 @@ def _numbers(name: str, text: str) -> list[int]:
     if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
         raise ValueError(f"{name} is {text!r}; it must be whole numbers and commas: 1,2,4")
     return [int(one) for one in text.split(",")]
-
-
-def _check_kv_type(kv_type: str) -> None:
-    if kv_type not in ("f16", "f32"):
-        raise ValueError(f"kv-type is {kv_type!r}; known are f16 and f32")
 
 
 def _show(result: dict[str, Any], report: str, as_json: bool) -> None:

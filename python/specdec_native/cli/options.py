@@ -152,6 +152,12 @@ KvTypeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")]
 
 
+def check_kv_type(kv_type: str) -> None:
+    """Raises ValueError for a type that no cache has."""
+    if kv_type not in ("f16", "q8_0", "f32"):
+        raise ValueError(f"kv-type is {kv_type!r}; known are f16, q8_0 and f32")
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
     """How tokens are drawn, and where the text ends."""
@@ -214,8 +220,7 @@ class EngineOptions:
                     raise ValueError(f"device is {device!r}; known are auto, cpu, cuda and cuda:N")
             if self.gpu_layers is not None and not self.device.startswith("cuda"):
                 raise ValueError("gpu-layers goes with --device cuda")
-            if self.kv_type not in ("f16", "q8_0", "f32"):
-                raise ValueError(f"kv-type is {self.kv_type!r}; known are f16, q8_0 and f32")
+            check_kv_type(self.kv_type)
             drafters = _drafters(self.draft or ["auto"], self.draft_max, self.draft_device)
         return {
             "draft": drafters or None,
