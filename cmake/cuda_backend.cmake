@@ -41,39 +41,47 @@ macro(specdec_find_cuda reason)
   endif()
 endmacro()
 
-# The architectures of the list that this nvcc knows: code for each, PTX for 90 and newer, so that
-# devices of generations in between and to come can compile it.
-function(specdec_cuda_architectures out_flags out_names)
-  if(SPECDEC_CUDA_ARCHITECTURES STREQUAL "native")
-    set(${out_flags} native PARENT_SCOPE)
-    set(${out_names} native PARENT_SCOPE)
-    return()
-  endif()
-  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known
+# nvcc's options for the architectures of the list that it knows, and their names: code for each, PTX
+# for 90 and newer and the last, so that devices of generations in between and to come can compile
+# it. All code for 8.x is made from the PTX of the first of them: making PTX is most of the work, and
+# the sources ask for nothing that 8.0 lacks.
+function(specdec_cuda_architectures out_options out_names)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE supported
                   ERROR_QUIET)
   foreach(arch IN LISTS SPECDEC_CUDA_ARCHITECTURES)
-    if(known MATCHES "compute_${arch}[^0-9]" OR NOT known)
-      list(APPEND names ${arch})
-      list(APPEND flags ${arch}-real)
-      if(arch GREATER_EQUAL 90)
-        list(APPEND flags ${arch}-virtual)
-        list(APPEND names ${arch}-ptx)
-      endif()
+    if(supported MATCHES "compute_${arch}[^0-9]" OR NOT supported)
+      list(APPEND known ${arch})
     else()
       message(STATUS "CUDA: this nvcc does not know compute capability ${arch}")
     endif()
   endforeach()
-  if(NOT flags)
+  if(NOT known)
     message(FATAL_ERROR "SPECDEC_CUDA_ARCHITECTURES: this nvcc knows none of "
                         "${SPECDEC_CUDA_ARCHITECTURES}")
   endif()
-  list(GET flags -1 last)
-  string(REPLACE "-real" "" last_number "${last}")
-  if(last MATCHES "-real")
-    list(APPEND flags ${last_number}-virtual)
-    list(APPEND names ${last_number}-ptx)
-  endif()
-  set(${out_flags} "${flags}" PARENT_SCOPE)
+  list(GET known -1 last)
+  foreach(arch IN LISTS known)
+    set(ptx ${arch})
+    if(arch MATCHES "^8[0-9]$")
+      if(NOT DEFINED ptx_of_8 OR arch LESS ptx_of_8)
+        set(ptx_of_8 ${arch})
+      endif()
+      set(ptx ${ptx_of_8})
+    endif()
+    list(APPEND sources ${ptx})
+    list(APPEND code_of_${ptx} sm_${arch})
+    list(APPEND names ${arch})
+    if(arch GREATER_EQUAL 90 OR arch STREQUAL last)
+      list(APPEND code_of_${ptx} compute_${ptx})
+      list(APPEND names ${ptx}-ptx)
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES sources)
+  foreach(ptx IN LISTS sources)
+    list(JOIN code_of_${ptx} "," code)
+    list(APPEND options "--generate-code=arch=compute_${ptx},code=[${code}]")
+  endforeach()
+  set(${out_options} "${options}" PARENT_SCOPE)
   set(${out_names} "${names}" PARENT_SCOPE)
 endfunction()
 
@@ -102,18 +110,25 @@ if(cuda_missing)
   target_compile_definitions(specdec_cuda PRIVATE SPECDEC_CUDA_REASON="${cuda_missing}")
   target_link_libraries(specdec_cuda PRIVATE specdec_flags)
 else()
-  specdec_cuda_architectures(cuda_flags cuda_names)
+  if(SPECDEC_CUDA_ARCHITECTURES STREQUAL "native")
+    set(cuda_property native)
+    set(cuda_names native)
+  else()
+    set(cuda_property OFF) # it cannot say that architectures share their PTX
+    specdec_cuda_architectures(cuda_options cuda_names)
+  endif()
   message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} for ${cuda_names}")
   add_library(specdec_cuda OBJECT ${cuda_host_sources} ${cuda_kernel_sources}
                                   csrc/backend/cuda/cuda_info.cpp
                                   csrc/backend/cuda/kernels/probe.cu
                                   csrc/backend/cuda/runtime_cuda.cpp)
-  set_target_properties(specdec_cuda PROPERTIES CUDA_ARCHITECTURES "${cuda_flags}"
+  set_target_properties(specdec_cuda PROPERTIES CUDA_ARCHITECTURES "${cuda_property}"
                                                 CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                                                 CUDA_RUNTIME_LIBRARY Static)
   # -fmad=false: a fused multiply-add stands only where one is written, as on the host.
   target_compile_options(
-    specdec_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
+    specdec_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>"
+                         $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
                          "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>")
   string(REPLACE ";" " " cuda_names "${cuda_names}")
   target_compile_definitions(specdec_cuda PRIVATE SPECDEC_CUDA_ARCHITECTURES="${cuda_names}")
