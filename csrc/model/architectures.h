@@ -48,7 +48,7 @@ struct Architecture {
   bool unscaled_local_rope = false;  // layers with a window rotate without context extension
   double local_base = 0.0;           // their usual base; 0: that of the others
   Has experts = Has::kNever;         // mixtures, as expert_count says
-  bool softmax_of_used = false;      // see ExpertWeights; expert_weights_norm overrules it
+  bool softmax_of_used = false;      // see ExpertWeights; norm_top_k_prob overrules it
   bool shared_expert = false;        // one that all rows go to, behind a sigmoid gate
   bool expert_bias = false;          // of router and experts
   bool sinks = false;

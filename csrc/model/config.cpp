@@ -163,8 +163,10 @@ ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
     throw GgufError(str("key ", keys.key("expert_gating_func"), " is ", gating,
                         "; supported: 1 (softmax) and 3 (softmax of the chosen experts)"));
   }
-  const std::string norm = keys.first_of({"expert_weights_norm", "norm_top_k_prob"});  // Ollama's
-  experts.softmax_of_used = gating == 3 || keys.flag_or(norm, traits.softmax_of_used);
+  // llama.cpp's saver writes `false` for every family, and its own engine asks none of these for it.
+  const bool norm = keys.flag_or("expert_weights_norm", false);
+  const bool usual = keys.flag_or("norm_top_k_prob", traits.softmax_of_used);  // Ollama's
+  experts.softmax_of_used = gating == 3 || norm || usual;
   const double scale = keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6);
   experts.weight_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
   return experts;

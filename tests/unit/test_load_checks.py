@@ -298,6 +298,7 @@ SAVED = {
     "expert_shared_count": 0,
     "expert_group_count": 0,
     "expert_group_used_count": 0,
+    "expert_weights_norm": False,
     "expert_weights_scale": 0.0,
     "expert_gating_func": 0,
     "expert_group_scale": 0.05,
