@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from preset_build import configure_and_build, make_site
@@ -31,15 +30,15 @@ TESTS = [
 
 def main() -> int:
     """Builds, runs, and returns pytest's exit code."""
-    with tempfile.TemporaryDirectory() as folder:
-        configure_and_build(Path(folder), "asan")
+    configure_and_build("asan")
     environment = {
         **os.environ,
         **sanitizer_environment("asan"),
         "PYTHONPATH": str(make_site(BUILD)),
         "SPECDEC_SANITIZED": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    options = ["-q", "-p", "no:cacheprovider", "-n", "auto"]
+    command = [sys.executable, "-m", "pytest", *options, *TESTS]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -143,8 +142,7 @@ def run(one: TestRun, site: Path, arguments: list[str]) -> int:
 
 def main() -> int:
     """Builds, runs, and returns the first bad exit code of pytest."""
-    with tempfile.TemporaryDirectory() as folder:
-        configure_and_build(Path(folder), "cuda-emu")
+    configure_and_build("cuda-emu")
     sites = {name: prepare(name) for name in dict.fromkeys(one.sanitizer for one in RUNS)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         codes = list(pool.map(lambda one: run(one, sites[one.sanitizer], sys.argv[1:]), RUNS))

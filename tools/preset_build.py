@@ -12,26 +12,40 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def configure_and_build(tools: Path, preset: str, log: Path | None = None) -> None:
+def build_tools() -> Path:
+    """An environment with cmake, ninja and pybind11 in build/tools, made where it is not there yet.
+
+    Always the same folder: a compiler cache tells files by the paths of the headers they include.
+    """
+    folder = ROOT / "build" / "tools"
+    python = folder / "bin" / "python"
+    works = [python, "-c", "import cmake, ninja, pybind11"]
+    found = python.exists() and subprocess.run(works, capture_output=True, check=False)
+    if not found or found.returncode != 0:
+        venv.create(folder, clear=True, with_pip=True)
+        packages = ["cmake", "ninja", "pybind11>=2.13"]
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+    return folder
+
+
+def configure_and_build(preset: str, log: Path | None = None) -> None:
     """Configures and builds a preset, with build tools from an environment of their own.
 
     Args:
-        tools: An empty folder for the environment with cmake, ninja and pybind11.
         preset: A name in CMakePresets.json.
         log: Where the compilers' output goes too; the build starts from nothing then.
     """
-    venv.create(tools, with_pip=True)
-    python = tools / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "-q", "cmake", "ninja", "pybind11>=2.13"], check=True
-    )
+    tools = build_tools()
     cmake_dir = subprocess.run(
-        [python, "-m", "pybind11", "--cmakedir"], check=True, capture_output=True, text=True
+        [tools / "bin" / "python", "-m", "pybind11", "--cmakedir"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.strip()
     environment = {**os.environ, "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     configure = [
         tools / "bin" / "cmake",
-        "--fresh",  # the tools of the last run are gone
+        "--fresh",  # what the last run has found may be gone
         "--preset",
         preset,
         f"-Dpybind11_DIR={cmake_dir}",

@@ -14,7 +14,7 @@ import specdec_native as sd
 from make_tiny_model import cut_layers
 from specdec_native import _core
 from support.chi_square import fit_p_value
-from support.engine import GREEDY, finish, load, request, run
+from support.engine import GREEDY, finish, load, request, run, sized
 from support.joint_distribution import joint_probabilities
 
 PROMPT = [40, 41, 42, 43, 44, 45]
@@ -72,8 +72,8 @@ def test_engine_runs_of_rejection_fit_the_target(
     generator = _core.Generator(target, 64, "f16")
     drafter = _core.DraftModelDrafter(draft, 64, "f16", 2)
     drafter.adaptive = adaptive
-    runs, counts, outcomes = 20_000, dict.fromkeys(exact, 0), set()
-    for seed in range(runs):
+    counts, outcomes = dict.fromkeys(exact, 0), set()
+    for seed in range(sized(20_000, 200, sanitized=2000)):
         fields = {"seed": seed, "max_tokens": 2, "acceptance": "rejection", **filters}
         generator.begin([drafter], prompt, request(**fields))
         result = finish(generator)
