@@ -163,7 +163,7 @@ ExpertConfig read_experts(const KeyReader& keys, const ModelConfig& config) {
     throw GgufError(str("key ", keys.key("expert_gating_func"), " is ", gating,
                         "; supported: 1 (softmax) and 3 (softmax of the chosen experts)"));
   }
-  // llama.cpp's saver writes `false` for every family, and its own engine asks none of these for it.
+  // llama.cpp's saver writes `false` for every family, and its engine does not look at it in these.
   const bool norm = keys.flag_or("expert_weights_norm", false);
   const bool usual = keys.flag_or("norm_top_k_prob", traits.softmax_of_used);  // Ollama's
   experts.softmax_of_used = gating == 3 || norm || usual;
