@@ -41,10 +41,10 @@ macro(specdec_find_cuda reason)
   endif()
 endmacro()
 
-# nvcc's options for the architectures of the list that it knows, and their names: code for each, PTX
-# for 90 and newer and the last, so that devices of generations in between and to come can compile
-# it. All code for 8.x is made from the PTX of the first of them: making PTX is most of the work, and
-# the sources ask for nothing that 8.0 lacks.
+# nvcc's options for the architectures of the list that it knows, and their names: code for each, and
+# PTX, so that devices of generations in between and to come can compile it. All code from 8.0 on is
+# made from the PTX of the first of them: making PTX is most of the work, and the sources ask for
+# nothing that 8.0 lacks.
 function(specdec_cuda_architectures out_options out_names)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE supported
                   ERROR_QUIET)
@@ -59,30 +59,21 @@ function(specdec_cuda_architectures out_options out_names)
     message(FATAL_ERROR "SPECDEC_CUDA_ARCHITECTURES: this nvcc knows none of "
                         "${SPECDEC_CUDA_ARCHITECTURES}")
   endif()
-  list(GET known -1 last)
+  list(SORT known COMPARE NATURAL)
   foreach(arch IN LISTS known)
-    set(ptx ${arch})
-    if(arch MATCHES "^8[0-9]$")
-      if(NOT DEFINED ptx_of_8 OR arch LESS ptx_of_8)
-        set(ptx_of_8 ${arch})
-      endif()
-      set(ptx ${ptx_of_8})
+    if(arch LESS 80 OR NOT DEFINED ptx OR ptx LESS 80)
+      set(ptx ${arch})
+      list(APPEND sources ${ptx})
     endif()
-    list(APPEND sources ${ptx})
     list(APPEND code_of_${ptx} sm_${arch})
-    list(APPEND names ${arch})
-    if(arch GREATER_EQUAL 90 OR arch STREQUAL last)
-      list(APPEND code_of_${ptx} compute_${ptx})
-      list(APPEND names ${ptx}-ptx)
-    endif()
   endforeach()
-  list(REMOVE_DUPLICATES sources)
-  foreach(ptx IN LISTS sources)
-    list(JOIN code_of_${ptx} "," code)
-    list(APPEND options "--generate-code=arch=compute_${ptx},code=[${code}]")
+  list(APPEND code_of_${ptx} compute_${ptx})
+  foreach(source IN LISTS sources)
+    list(JOIN code_of_${source} "," code)
+    list(APPEND options "--generate-code=arch=compute_${source},code=[${code}]")
   endforeach()
   set(${out_options} "${options}" PARENT_SCOPE)
-  set(${out_names} "${names}" PARENT_SCOPE)
+  set(${out_names} ${known} ${ptx}-ptx PARENT_SCOPE)
 endfunction()
 
 if(SPECDEC_CUDA_EMU)
