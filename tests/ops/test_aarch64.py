@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,22 @@ def build(folder: Path, *options: str) -> Path:
     return folder / "levels_digest"
 
 
-@pytest.fixture(scope="module")
-def native_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("native"))
+def program(*options: str) -> Iterator[Path]:
+    """Built beside the other builds, where a compiler cache sees the same relative paths."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="levels-") as folder:
+        yield build(Path(folder), *options)
 
 
 @pytest.fixture(scope="module")
-def aarch64_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def native_program() -> Iterator[Path]:
+    yield from program()
+
+
+@pytest.fixture(scope="module")
+def aarch64_program() -> Iterator[Path]:
     toolchain = ROOT / "cmake" / "aarch64-linux-gnu.cmake"
-    return build(tmp_path_factory.mktemp("aarch64"), f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+    yield from program(f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
 
 
 def digests(*command: str | Path) -> dict[str, dict[str, str]]:

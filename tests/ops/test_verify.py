@@ -376,7 +376,7 @@ def test_wrong_inputs_are_refused(backend):
             backend.verify(logits, [1], [-1], [row], drafts)
     with pytest.raises(ValueError, match="vocab is 5"):
         backend.verify(logits, [1], [-1], [-1], vocab=5)
-    with pytest.raises(ValueError, match="rule 'fast'"):
+    with pytest.raises(ValueError, match="acceptance is 'fast'"):
         backend.verify(logits, [1], [-1], [-1], rule="fast")
     with pytest.raises(ValueError, match="temperature -1"):
         backend.verify(logits, [1], [-1], [-1], temperature=-1.0)
