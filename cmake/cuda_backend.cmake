@@ -14,13 +14,14 @@ set(cuda_host_sources csrc/backend/cuda/block_decode.cpp csrc/backend/cuda/cuda_
     csrc/backend/cuda/device_choice.cpp csrc/backend/cuda/device_weight.cpp
     csrc/backend/cuda/product_input.cpp csrc/backend/cuda/recorded_passes.cpp
     csrc/backend/cuda/staging.cpp)
-set(cuda_kernel_sources csrc/backend/cuda/kernels/attention.cu
+# What takes longest to compile comes first, so that it is not left alone at the end.
+set(cuda_kernel_sources csrc/backend/cuda/kernels/matmul_tensor.cu
+    csrc/backend/cuda/kernels/attention.cu csrc/backend/cuda/kernels/matmul_float.cu
+    csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/sampling.cu
     csrc/backend/cuda/kernels/attention_merge.cu csrc/backend/cuda/kernels/cache.cu
     csrc/backend/cuda/kernels/embed.cu csrc/backend/cuda/kernels/experts.cu
     csrc/backend/cuda/kernels/features.cu csrc/backend/cuda/kernels/hidden.cu
-    csrc/backend/cuda/kernels/matmul_few.cu csrc/backend/cuda/kernels/matmul_float.cu
-    csrc/backend/cuda/kernels/matmul_tensor.cu csrc/backend/cuda/kernels/rows.cu
-    csrc/backend/cuda/kernels/sampling.cu csrc/backend/cuda/kernels/self_test.cu
+    csrc/backend/cuda/kernels/rows.cu csrc/backend/cuda/kernels/self_test.cu
     csrc/backend/cuda/kernels/verify.cu)
 
 # Sets `reason` if nvcc cannot be used, else enables the language.

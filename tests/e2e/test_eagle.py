@@ -181,7 +181,7 @@ def test_tokens_are_those_of_plain_decoding(
         prompt = [int(t) for t in rng.integers(3, 300, size=rng.integers(1, sized(40, 9)))]
         fields = {**MODES[mode], "seed": seed, "max_tokens": sized(60, 12), "prefill_chunk": 16}
         plain = run(target, prompt, **fields)
-        for shape in SHAPES:
+        for shape in SHAPES[sized(0, 1) :: sized(1, 2)]:
             result = run(target, prompt, [drafter(head, **shape)], **fields)
             assert result.tokens == plain.tokens, shape
             accepted += result.stats["accepted"]
