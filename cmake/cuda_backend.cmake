@@ -58,7 +58,7 @@ function(specdec_cuda_architectures out_options out_names)
   endforeach()
   if(NOT known)
     message(FATAL_ERROR "SPECDEC_CUDA_ARCHITECTURES: this nvcc knows none of "
-                        "${SPECDEC_CUDA_ARCHITECTURES}")
+                        "'${SPECDEC_CUDA_ARCHITECTURES}'; write numbers, like 75;86, or native")
   endif()
   list(SORT known COMPARE NATURAL)
   foreach(arch IN LISTS known)

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec_native import _core
 from specdec_native.defaults import MAX_DEFAULT_CONTEXT, PREFILL_CHUNK
+from specdec_native.device_arguments import checked_gpu_layers
 from specdec_native.drafters import (
     Drafter,
     DraftModel,
@@ -115,7 +116,7 @@ def estimate_memory(
     Raises:
         GgufError: A file is damaged or not supported.
         FileNotFoundError: There is no such file.
-        ValueError: An unknown `kv_type` or draft.
+        ValueError: An unknown `kv_type` or draft, or `gpu_layers` that is no number of layers.
     """
     if kv_type not in _CACHE_BYTES:
         raise ValueError(f"kv_type is {kv_type!r}; supported: {', '.join(_CACHE_BYTES)}")
@@ -129,6 +130,7 @@ def estimate_memory(
         "scratch": target.scratch_bytes(),
     }
     drafters = parse_draft(draft)
+    gpu_layers = checked_gpu_layers(gpu_layers)
     if gpu_layers is not None:
         layers = target.needed("block_count")
         whole = not 0 <= gpu_layers <= layers

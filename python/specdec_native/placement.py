@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdec_native import _core
+from specdec_native.device_arguments import CUDA_NAME, checked_gpu_layers
 from specdec_native.errors import OutOfMemoryError
 from specdec_native.inspection import ModelFacts
 
 __all__ = ["Devices", "Place", "same_device"]
-
-_CUDA_NAMES = ("cuda", "cuda_emu")  # the second in test builds only
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ class Devices:
         Raises:
             ValueError: An unknown device, a number that makes no sense, or layers without a device.
         """
-        if gpu_layers is not None and (type(gpu_layers) is not int or gpu_layers < -1):
-            raise ValueError(
-                f"gpu_layers is {gpu_layers!r}; it must be a number of layers, or -1 for all"
-            )
+        gpu_layers = checked_gpu_layers(gpu_layers)
         if device in ("auto", "cpu", "ref"):
             if gpu_layers:
                 raise ValueError(
@@ -66,8 +62,9 @@ class Devices:
                 )
             # A CUDA device has to be asked for until the backend has been run on one.
             return Place("ref" if device == "ref" else "cpu")
-        if not isinstance(device, str) or device.partition(":")[0] not in _CUDA_NAMES:
-            raise ValueError(f"device is {device!r}; known are 'auto', 'cpu', 'cuda' and 'cuda:N'")
+        if not isinstance(device, str) or not CUDA_NAME.fullmatch(device):
+            shown = repr(device)[:80]
+            raise ValueError(f"device is {shown}; known are 'auto', 'cpu', 'cuda' and 'cuda:N'")
         if gpu_layers == 0:
             return Place("cpu")
         return Place(device, None if gpu_layers in (None, -1) else gpu_layers)

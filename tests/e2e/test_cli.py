@@ -167,6 +167,8 @@ def test_sampling_options_and_logprobs(run: Run, tiny_model: Path) -> None:
         (("-p", "a", "-d", "mystery"), "draft is 'mystery'"),
         (("-p", "a", "-d", "none", "-d", "ngram"), "none"),
         (("-p", "a", "--device", "tpu"), "device is 'tpu'"),
+        (("-p", "a", "-d", "none", "--draft-device", "cuda"), "but draft is 'none'"),
+        (("-p", "a", "--device", "cuda:00"), "device is 'cuda:00'"),
         (("-p", "a", "--kv-type", "f8"), "kv-type is 'f8'"),
         (("-p", "a", "--threads", "0"), "threads"),
         (("--ids", "1,x"), "ids is '1,x'"),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from specdec_native.cli.common import usage_errors
+from specdec_native.device_arguments import CUDA_NAME
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.sampling import Acceptance, SamplingParams
 from specdec_native.stream import TokenLogprob
@@ -27,7 +28,7 @@ __all__ = [
     "logprobs_json",
 ]
 
-_DEVICE = re.compile(r"auto|cpu|ref|cuda(:\d+)?")
+_DEVICE = re.compile(rf"auto|cpu|ref|{CUDA_NAME.pattern}")
 
 DraftOption = Annotated[
     list[str] | None,
@@ -271,6 +272,8 @@ def _drafters(
     if "none" in names:
         if len(names) > 1:
             raise ValueError("draft 'none' goes with no other draft")
+        if draft_device is not None:
+            raise ValueError("draft-device is given, but draft is 'none'")
         return []
     drafters = parse_draft(names)
     if draft_device is not None:

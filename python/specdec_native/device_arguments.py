@@ -1,0 +1,29 @@
+"""What arguments about devices may be."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+__all__ = ["CUDA_NAME", "checked_gpu_layers"]
+
+CUDA_NAME = re.compile(r"cuda(_emu)?(:(0|[1-9][0-9]{0,3}))?")  # cuda_emu: in test builds only
+
+
+def checked_gpu_layers(gpu_layers: int | None) -> int | None:
+    """The argument, as an int.
+
+    Raises:
+        ValueError: It is no number of layers.
+    """
+    if gpu_layers is None:
+        return None
+    try:
+        count = operator.index(gpu_layers)
+    except TypeError:
+        count = -2
+    if isinstance(gpu_layers, bool) or count < -1:
+        raise ValueError(
+            f"gpu_layers is {gpu_layers!r}; it must be a number of layers, or -1 for all"
+        )
+    return count
