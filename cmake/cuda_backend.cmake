@@ -45,8 +45,8 @@ endmacro()
 # nvcc's options for the architectures of the list that it knows, and their names: code for each, and
 # PTX, so that devices of generations in between and to come can compile it. All code from 8.0 on is
 # made from the PTX of the first of them: making PTX is most of the work, and the sources ask for
-# nothing that 8.0 lacks.
-function(specdec_cuda_architectures out_options out_names)
+# nothing that 8.0 lacks. own_from: architectures from this one on have a PTX of their own, too.
+function(specdec_cuda_architectures own_from out_options out_names)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE supported
                   ERROR_QUIET)
   foreach(arch IN LISTS SPECDEC_CUDA_ARCHITECTURES)
@@ -62,14 +62,17 @@ function(specdec_cuda_architectures out_options out_names)
   endif()
   list(SORT known COMPARE NATURAL)
   foreach(arch IN LISTS known)
-    if(arch LESS 80 OR NOT DEFINED ptx OR ptx LESS 80)
+    if(arch LESS 80 OR NOT DEFINED ptx OR ptx LESS 80
+       OR (arch GREATER_EQUAL own_from AND ptx LESS own_from))
       set(ptx ${arch})
       list(APPEND sources ${ptx})
     endif()
     list(APPEND code_of_${ptx} sm_${arch})
   endforeach()
-  list(APPEND code_of_${ptx} compute_${ptx})
   foreach(source IN LISTS sources)
+    if(source GREATER_EQUAL 80 OR source STREQUAL ptx)
+      list(APPEND code_of_${source} compute_${source})
+    endif()
     list(JOIN code_of_${source} "," code)
     list(APPEND options "--generate-code=arch=compute_${source},code=[${code}]")
   endforeach()
@@ -107,7 +110,9 @@ else()
     set(cuda_names native)
   else()
     set(cuda_property OFF) # it cannot say that architectures share their PTX
-    specdec_cuda_architectures(cuda_options cuda_names)
+    # With a PTX of 9.0 or older, `attend` spills registers on 12.0.
+    specdec_cuda_architectures(100 attention_options cuda_names)
+    specdec_cuda_architectures(1000 cuda_options cuda_names)
   endif()
   message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} for ${cuda_names}")
   add_library(specdec_cuda OBJECT ${cuda_host_sources} ${cuda_kernel_sources}
@@ -117,10 +122,13 @@ else()
   set_target_properties(specdec_cuda PROPERTIES CUDA_ARCHITECTURES "${cuda_property}"
                                                 CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
                                                 CUDA_RUNTIME_LIBRARY Static)
+  set_source_files_properties(${cuda_kernel_sources} csrc/backend/cuda/kernels/probe.cu
+                              PROPERTIES COMPILE_OPTIONS "${cuda_options}")
+  set_source_files_properties(csrc/backend/cuda/kernels/attention.cu
+                              PROPERTIES COMPILE_OPTIONS "${attention_options}")
   # -fmad=false: a fused multiply-add stands only where one is written, as on the host.
   target_compile_options(
-    specdec_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>"
-                         $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
+    specdec_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>
                          "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>")
   string(REPLACE ";" " " cuda_names "${cuda_names}")
   target_compile_definitions(specdec_cuda PRIVATE SPECDEC_CUDA_ARCHITECTURES="${cuda_names}")
