@@ -172,7 +172,7 @@ MUTANTS = (
         "kernels/quantize.cuh",
         "for (int apart = 8; apart > 0; apart /= 2) sum +=",
         "for (int apart = 4; apart > 0; apart /= 2) sum +=",
-        (*_PRODUCTS, "-k", "Q4_0"),
+        (*_PRODUCTS, "-k", "Q2_K"),
         units=("kernels/rows.cu",),
     ),
     Mutant(
@@ -383,10 +383,10 @@ MUTANTS = (
         (_SAMPLING,),
     ),
     Mutant(
-        "the recovered token's threshold is reached too early",
+        "the recovered token's running sum lacks the run before",
         _WALK,
-        "      if (running > threshold) found = id;",
-        "      if (running >= threshold) found = id;",
+        "  for (int i = 0; i < thread; ++i) running += sums[i];",
+        "  for (int i = 0; i + 1 < thread; ++i) running += sums[i];",
         (_SAMPLING, _VERIFY, "-k", "cuda_emu or walks"),
     ),
     # --- tokens that stay on the device ---

@@ -380,3 +380,14 @@ def test_wrong_inputs_are_refused(backend):
         backend.verify(logits, [1], [-1], [-1], rule="fast")
     with pytest.raises(ValueError, match="temperature -1"):
         backend.verify(logits, [1], [-1], [-1], temperature=-1.0)
+
+
+def test_a_tiny_residual_is_drawn_from_its_only_token(backend):
+    """Of the residual 2^-40 is left, all of token 4, which is drawn whatever the coin."""
+    logits = np.full((2, 6), -np.inf, np.float32)
+    logits[:, 2], logits[:, 4] = 0.0, -40 * np.log(2.0)
+    draft = np.zeros((1, 6), np.float32)
+    draft[0, 2] = 1.0
+    for seed in SEEDS:
+        found = backend.verify(logits, [5], [-1], [0], draft, rule="rejection", seed=seed)
+        assert found == ([], 4)
