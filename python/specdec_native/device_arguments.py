@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import re
 
-__all__ = ["CUDA_NAME", "checked_gpu_layers"]
+__all__ = ["CUDA_NAME", "DEVICE_NUMBER", "checked_gpu_layers"]
 
-CUDA_NAME = re.compile(r"cuda(_emu)?(:(0|[1-9][0-9]{0,3}))?")  # cuda_emu: in test builds only
+DEVICE_NUMBER = r"(:(0|[1-9][0-9]{0,3}))?"
+CUDA_NAME = re.compile(r"cuda(_emu)?" + DEVICE_NUMBER)  # cuda_emu: in test builds only
 
 
 def checked_gpu_layers(gpu_layers: int | None) -> int | None:

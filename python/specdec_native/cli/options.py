@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from specdec_native.cli.common import usage_errors
-from specdec_native.device_arguments import CUDA_NAME
+from specdec_native.device_arguments import DEVICE_NUMBER
 from specdec_native.drafters import Drafter, DraftModel, parse_draft
 from specdec_native.sampling import Acceptance, SamplingParams
 from specdec_native.stream import TokenLogprob
@@ -28,7 +28,7 @@ __all__ = [
     "logprobs_json",
 ]
 
-_DEVICE = re.compile(rf"auto|cpu|ref|{CUDA_NAME.pattern}")
+_DEVICE = re.compile("auto|cpu|ref|cuda" + DEVICE_NUMBER)
 
 DraftOption = Annotated[
     list[str] | None,
