@@ -42,11 +42,8 @@ macro(specdec_find_cuda reason)
   endif()
 endmacro()
 
-# nvcc's options for the architectures of the list that it knows, and their names: code for each, and
-# PTX, so that devices of generations in between and to come can compile it. All code from 8.0 on is
-# made from the PTX of the first of them: making PTX is most of the work, and the sources ask for
-# nothing that 8.0 lacks. own_from: architectures from this one on have a PTX of their own, too.
-function(specdec_cuda_architectures own_from out_options out_names)
+# The architectures of the list that this nvcc knows, ascending.
+function(specdec_known_architectures out_known)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE supported
                   ERROR_QUIET)
   foreach(arch IN LISTS SPECDEC_CUDA_ARCHITECTURES)
@@ -61,6 +58,14 @@ function(specdec_cuda_architectures own_from out_options out_names)
                         "'${SPECDEC_CUDA_ARCHITECTURES}'; write numbers, like 75;86, or native")
   endif()
   list(SORT known COMPARE NATURAL)
+  set(${out_known} "${known}" PARENT_SCOPE)
+endfunction()
+
+# nvcc's options for architectures, ascending, and their names: code for each, and PTX, so that
+# devices of generations in between and to come can compile it. All code from 8.0 on is made from the
+# PTX of the first of them: making PTX is most of the work, and the sources ask for nothing that 8.0
+# lacks. own_from: architectures from this one on have a PTX of their own, too.
+function(specdec_cuda_architectures known own_from out_options out_names)
   foreach(arch IN LISTS known)
     if(arch LESS 80 OR NOT DEFINED ptx OR ptx LESS 80
        OR (arch GREATER_EQUAL own_from AND ptx LESS own_from))
@@ -111,8 +116,9 @@ else()
   else()
     set(cuda_property OFF) # it cannot say that architectures share their PTX
     # With a PTX of 9.0 or older, `attend` spills registers on 12.0.
-    specdec_cuda_architectures(100 attention_options cuda_names)
-    specdec_cuda_architectures(1000 cuda_options cuda_names)
+    specdec_known_architectures(cuda_known)
+    specdec_cuda_architectures("${cuda_known}" 100 attention_options cuda_names)
+    specdec_cuda_architectures("${cuda_known}" 1000 cuda_options cuda_names)
   endif()
   message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} for ${cuda_names}")
   add_library(specdec_cuda OBJECT ${cuda_host_sources} ${cuda_kernel_sources}
