@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gguf_edit import pad_layers
 from specdec_native import _core
 from support.backends import CUDA_DEVICE
 from support.engine import FILTERED, GREEDY, finish, load, request
@@ -118,6 +119,22 @@ def test_time_is_told_apart_where_the_device_is_late(make_model: Callable[..., P
     stats = finish(generator).stats
     assert stats["draft_ms"] > stats["verify_ms"] > 0
     assert stats["draft_ms"] + stats["verify_ms"] <= stats["decode_ms"] * 1.001
+
+
+def test_the_controller_learns_what_a_late_draft_costs(
+    make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A draft that is always right, at eight times the cost of its target."""
+    path = make_model(dtype="q4_0", layers=1, seed=3)
+    target = load(path, CUDA_DEVICE)
+    deep = pad_layers(path, tmp_path / "deep.gguf", 8)
+    drafter = _core.DraftModelDrafter(load(deep, CUDA_DEVICE), 128, "f16", 4)
+    drafter.adaptive = True
+    generator = _core.Generator(target, 128, "f16")
+    generator.begin([drafter], PROMPT, request(max_tokens=60, **GREEDY))
+    stats = finish(generator).stats
+    assert stats["accepted"] == stats["drafted"]
+    assert sum(stats["draft_lengths"][1:]) < stats["rounds"] / 2
 
 
 @pytest.mark.parametrize("kind", ["growing tree", "eagle tree"])
